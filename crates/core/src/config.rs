@@ -4,6 +4,7 @@ use crate::access::AccessList;
 use crate::flow::{Address, Endpoint, Protocol};
 use crate::keys::Keys;
 use crate::l7::config::{Kind, ServerErrors};
+use crate::limit::Limit;
 use crate::time::Duration;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -216,6 +217,8 @@ pub struct Service {
     pub unknown: UnknownPacket,
     /// Which clients' connections may begin, of a service without requests; `None`: all.
     pub access: Option<Arc<AccessList>>,
+    /// How much each of its clients may ask for, [`LIMITS_MAX`](crate::limit::LIMITS_MAX) at most.
+    pub limits: Box<[Limit]>,
     /// How long silence is borne.
     pub timeouts: Timeouts,
     /// How long connections go on whose backend drains or was removed; zero: until they end.
@@ -263,6 +266,11 @@ pub struct Snapshot {
 }
 
 impl Service {
+    /// Whether clients' connections are limited, not only requests.
+    pub fn limits_connections(&self) -> bool {
+        self.limits.iter().any(Limit::is_of_connections)
+    }
+
     /// Whether packets to `backend` are wrapped in outer headers of another family than their own.
     pub fn is_mixed(&self, backend: &Backend) -> bool {
         self.forwarding == Forwarding::Direct
@@ -317,6 +325,7 @@ impl Service {
             algorithm: Algorithm::default(),
             unknown: UnknownPacket::default(),
             access: None,
+            limits: Box::default(),
             timeouts: Timeouts::default(),
             drain_limit: Duration::ZERO,
             all_down: AllDown::default(),

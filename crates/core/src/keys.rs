@@ -31,6 +31,8 @@ pub enum Purpose {
     Tickets = 8,
     /// The ids of traces and spans.
     Traces = 9,
+    /// The places of clients in the table of limits.
+    Limits = 10,
 }
 
 /// A key of 128 bits. It is never printed.
@@ -71,6 +73,14 @@ impl Secret {
         let mut hasher = self.hasher(purpose);
         hasher.write_u64(number);
         hasher.write_u8(which);
+        hasher.finish()
+    }
+
+    /// A pseudo-random value of a client, for each `which` another one.
+    pub fn of_client(&self, purpose: Purpose, which: u64, client: &[u8]) -> u64 {
+        let mut hasher = self.hasher(purpose);
+        hasher.write_u64(which);
+        hasher.write(client);
         hasher.finish()
     }
 

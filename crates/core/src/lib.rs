@@ -21,6 +21,7 @@ pub mod frame;
 pub mod keys;
 pub mod l4;
 pub mod l7;
+pub mod limit;
 pub mod link;
 pub mod offload;
 pub mod record;

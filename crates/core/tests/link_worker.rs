@@ -67,6 +67,7 @@ fn snapshot() -> Arc<Snapshot> {
         unknown: UnknownPacket::Drop,
         timeouts: Default::default(),
         access: None,
+        limits: Default::default(),
         drain_limit: Duration::ZERO,
         all_down: Default::default(),
         backends: [Backend {

@@ -146,6 +146,7 @@ fn snapshot() -> Arc<Snapshot> {
         unknown: Default::default(),
         timeouts: Default::default(),
         access: None,
+        limits: Default::default(),
         drain_limit: Duration::ZERO,
         all_down: Default::default(),
         backends: [Backend {

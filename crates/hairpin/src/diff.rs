@@ -87,7 +87,7 @@ fn numbers(config: &Config) -> String {
 }
 
 /// In the order of the file.
-const SETTINGS: [Setting; 77] = [
+const SETTINGS: [Setting; 78] = [
     anew("instance", |c| c.settings.instance.clone()),
     later("interfaces", |c| list(&c.settings.interfaces)),
     anew("plane", |c| c.settings.plane.name().to_string()),
@@ -103,6 +103,7 @@ const SETTINGS: [Setting; 77] = [
     later("[limits] http_connections_max", |c| {
         c.settings.http_connections_max.map_or("as many as fit".to_string(), |count| count.to_string())
     }),
+    later("[limits] limited_clients_max", |c| c.settings.limited_clients_max.to_string()),
     anew("[limits] rules_max", |c| c.settings.rules_max.to_string()),
     anew("[limits] memory_directory", |c| c.settings.memory_directory.display().to_string()),
     live("[limits] when_full", |c| c.snapshot.when_full.word().to_string()),
@@ -389,6 +390,7 @@ fn said(out: &mut Vec<String>, who: &str, before: &HttpSections, after: &HttpSec
         }
     }
     list_changes(out, &format!("{who}: access rule"), &before.access, &after.access);
+    list_changes(out, &format!("{who}: limit"), &before.limits, &after.limits);
     list_changes(out, &format!("{who}: route"), &before.routes, &after.routes);
 }
 

@@ -11,6 +11,7 @@ use hairpin_core::l7::reply;
 use hairpin_core::l7::route::AccessVerdict;
 use hairpin_core::l7::route::normal::{PathReading, PathScratch, normalise};
 use hairpin_core::l7::splice::Refused;
+use hairpin_core::limit::Limiting;
 use hyper::Uri;
 use std::net::IpAddr;
 
@@ -150,7 +151,7 @@ fn judged(config: &Config, service: &Service, said: &HttpSections, asked: &Asked
     let path = normalise(request.target.path, PathReading::WRITTEN, &mut scratch).ok();
     view.access = path.and_then(|path| access(http, &request, path, said, &asked.client));
     view.sticky = http.sticky.as_ref().map(|sticky| String::from_utf8_lossy(&sticky.cookie).into_owned());
-    match decision::judge(http, &request, &asked.client) {
+    match decision::judge(http, &request, &asked.client, &mut Limiting::none()) {
         Verdict::Forward { route, groups } => {
             view.outcome = "forward".to_string();
             view.route = taken(http, route, said);
@@ -167,6 +168,8 @@ fn judged(config: &Config, service: &Service, said: &HttpSections, asked: &Asked
                 view.reason = "backends could read the path otherwise, and an access rule denies that".to_string();
             }
         }
+        // No limit was asked.
+        Verdict::Limited(_) => {}
         Verdict::Answer { status, location, .. } => {
             view.outcome = if location.is_some() { "redirect" } else { "reply" }.to_string();
             view.status = Some(status);

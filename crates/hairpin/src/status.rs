@@ -12,6 +12,7 @@ mod acme;
 mod api;
 mod http;
 mod https;
+mod limit;
 mod monitor;
 mod resolver;
 mod tracing;
@@ -21,6 +22,7 @@ pub use acme::{AcmeNameStatus, AcmeStatus};
 pub use api::ApiStatus;
 pub use http::{AdoptedHttpStatus, Histogram, HttpStatus, RequestSizesStatus, RequestTimesStatus};
 pub use https::{CertificateStatus, HttpsStatus};
+pub use limit::LimitStatus;
 pub use monitor::{MonitorStatus, TalkerStatus};
 pub use resolver::{NameStatus, ResolverStatus};
 pub use tracing::TracingStatus;
@@ -385,6 +387,9 @@ pub struct ServiceStatus {
     /// What access rules of a service without requests have refused or counted; rules that allow are not among them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub access: Vec<AccessStatus>,
+    /// What limits of clients have decided.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub limits: Vec<LimitStatus>,
     /// Connections so far that were established.
     pub established_total: u64,
     /// Connections so far that were refused.

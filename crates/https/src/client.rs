@@ -1,14 +1,14 @@
 //! A client's connection, from its first byte until it is known which HTTP it speaks.
 
 use crate::client_certificate::ClientCertificate;
-use crate::client_stream::{Prefixed, Socket};
+use crate::client_stream::{ClientStream, Prefixed, Socket};
 use crate::deadline::Deadline;
 use crate::exchange::{self, Client};
 use crate::local::Local;
 use crate::setup::TerminatedService;
 use crate::stream::{HandshakeError, TlsStream};
 use crate::{challenge, http1, http2, proxy_header, pump};
-use hairpin_core::flow::{Endpoint, FlowKey, Protocol};
+use hairpin_core::flow::{Address, Endpoint, FlowKey, Protocol};
 use hairpin_core::l7::config::HttpLimits;
 use hairpin_core::l7::splice::Refused;
 use rustls::HandshakeKind;
@@ -59,6 +59,27 @@ impl Drop for Counted {
     }
 }
 
+/// A connection that limits of its client count for as long as it exists.
+struct Held {
+    local: Rc<Local>,
+    service: u16,
+    client: Address,
+}
+
+impl Held {
+    /// `None`: it is beyond a limit.
+    fn new(local: &Rc<Local>, service: u16, client: Address) -> Option<Held> {
+        let limited = local.limiting(service, &local.setup(), |limiting| limiting.connection(&client));
+        limited.is_none().then(|| Held { local: Rc::clone(local), service, client })
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.local.release(self.service, &self.client);
+    }
+}
+
 /// Serves a client that has connected to `vip`, in a task of its own.
 pub(crate) fn begin(local: &Rc<Local>, vip: Endpoint, tcp: TcpStream, peer: SocketAddr) {
     let setup = local.setup();
@@ -93,6 +114,10 @@ async fn serve(counted: Counted, mut client: Client, service: TerminatedService,
     if is_proxy && !has_header(local, &mut client, &mut tcp, until).await {
         return;
     }
+    let Some(_held) = Held::new(local, client.service, client.key.source.address) else {
+        local.counts.service(client.service, |service| service.refused += 1);
+        return tcp.reset();
+    };
     match &service.tls {
         Some(config) => {
             if let Some(stream) = handshake(local, config, tcp, until).await {

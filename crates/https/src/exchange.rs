@@ -131,12 +131,14 @@ pub(crate) fn unfit(unfit: Unfit) -> (u16, Refused) {
 
 /// The HTTP/1.1 response to a request that is refused.
 pub(crate) fn refusal(local: &Local, status: u16, head_only: bool) -> Vec<u8> {
-    written(local, &Reply { status, date: local.date(), location: None, body: &[], head_only, close: true })
+    let (date, retry_after) = (local.date(), None);
+    written(local, &Reply { status, date, location: None, retry_after, body: &[], head_only, close: true })
 }
 
 /// An HTTP/1.1 response with this text, the last one of its connection.
 pub(crate) fn plain(local: &Local, status: u16, body: &[u8]) -> Vec<u8> {
-    written(local, &Reply { status, date: local.date(), location: None, body, head_only: false, close: true })
+    let (date, retry_after) = (local.date(), None);
+    written(local, &Reply { status, date, location: None, retry_after, body, head_only: false, close: true })
 }
 
 fn written(local: &Local, reply: &Reply<'_>) -> Vec<u8> {

@@ -46,6 +46,8 @@ enum Found {
         status: u16,
         why: Refused,
     },
+    /// The request is not answered.
+    Drop,
     /// The client has closed, or said nothing for too long.
     Gone,
 }
@@ -62,6 +64,7 @@ pub(crate) async fn serve<S: ClientStream>(local: &Rc<Local>, client: &Client, i
         drop(setup);
         let after = match find(local, client, io, &mut input, requests, &limits, &mut deadline).await {
             Found::Gone => After::Close,
+            Found::Drop => After::Abort,
             Found::Refuse { status, why } => {
                 local.counts.refused(why);
                 refuse(local, client.service, io, (status, false), &mut deadline).await
@@ -152,6 +155,7 @@ fn examine(local: &Local, client: &Client, input: &[u8], requests: u32, limits: 
             Found::Answer { status, response, head_bytes: request.bytes.len(), close }
         }
         Judged::Refuse { status, why } => Found::Refuse { status, why },
+        Judged::Drop => Found::Drop,
     })
 }
 

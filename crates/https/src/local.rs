@@ -7,12 +7,14 @@ use crate::retry_budget::RetryBudgets;
 use crate::setup::{Configuration, Setup};
 use hairpin_core::balance::{Balancer, EffectiveWeights, Loads};
 use hairpin_core::config::Snapshot;
+use hairpin_core::flow::Address;
 use hairpin_core::keys::Secret;
 use hairpin_core::l7::date::Date;
 use hairpin_core::l7::edit::HEAD_ROOM;
 use hairpin_core::l7::head::Request;
 use hairpin_core::l7::splice::{Fault, HttpStatistics, Refused};
 use hairpin_core::l7::trace::{IdMaker, TraceContext};
+use hairpin_core::limit::{self, LimitTable, Limiting};
 use hairpin_core::record::Recorder;
 use hairpin_core::time::Time;
 use hairpin_core::worker::{BackendStatistics, ServiceStatistics, class};
@@ -197,8 +199,10 @@ pub(crate) struct Local {
     date: Cell<Option<(u64, Date)>>,
     /// Where records of exchanges go.
     pub(crate) recorder: Rc<RefCell<Recorder>>,
-    /// The clock of records.
+    /// The clock of records and limits.
     pub(crate) now: fn() -> Time,
+    /// The clients of limits.
+    limits: LimitTable,
     /// Which of how many cores.
     core: (u16, u16),
     seed: u64,
@@ -214,11 +218,12 @@ pub(crate) struct LocalParts {
     pub(crate) clients_max: usize,
     pub(crate) recorder: Recorder,
     pub(crate) now: fn() -> Time,
+    pub(crate) limits: LimitTable,
 }
 
 impl Local {
     pub(crate) fn new(parts: LocalParts, configuration: &Configuration) -> Rc<Local> {
-        let LocalParts { loads, effective_weights, secret, core, seed, clients_max, recorder, now } = parts;
+        let LocalParts { loads, effective_weights, secret, core, seed, clients_max, recorder, now, limits } = parts;
         let counts = Rc::new(Counts { statistics: RefCell::default(), loads });
         let local = Rc::new(Local {
             setup: RefCell::new(Rc::new(Setup::new(configuration))),
@@ -238,6 +243,7 @@ impl Local {
             date: Cell::new(None),
             recorder: Rc::new(RefCell::new(recorder)),
             now,
+            limits,
             core,
             seed,
         });
@@ -276,6 +282,24 @@ impl Local {
         let mut ids = self.ids.borrow_mut();
         let number = ids.next_number();
         Some(TraceContext::of(http, request, &client.key.source.address, &ids.ids(number)))
+    }
+
+    /// Asks the limits of a service.
+    pub(crate) fn limiting<R>(&self, service: u16, setup: &Setup, ask: impl FnOnce(&mut Limiting<'_>) -> R) -> R {
+        let limits = setup.service(service).map_or(&[][..], |service| &service.limits[..]);
+        if limits.is_empty() {
+            return ask(&mut Limiting::none());
+        }
+        let mut statistics = self.counts.statistics.borrow_mut();
+        let counts = statistics.services.get_mut(usize::from(service)).map(|service| &mut service.limits[..]);
+        ask(&mut Limiting { limits, table: &self.limits, now: (self.now)(), counts: counts.unwrap_or_default() })
+    }
+
+    /// A client's connection that [`Limiting::connection`] has admitted has ended.
+    pub(crate) fn release(&self, service: u16, client: &Address) {
+        if let Some(service) = self.setup().service(service) {
+            limit::release(&service.limits, &self.limits, client);
+        }
     }
 
     /// Has balancers follow the health of backends.

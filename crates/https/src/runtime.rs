@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 use hairpin_core::balance::{EffectiveWeights, Loads};
 use hairpin_core::flow::Endpoint;
 use hairpin_core::keys::Secret;
+use hairpin_core::limit::LimitTable;
 use hairpin_core::record::Recorder;
 use hairpin_core::time::Time;
 use std::cell::RefCell;
@@ -47,8 +48,10 @@ pub struct RuntimesOptions {
     pub clients_max: usize,
     /// Called on each thread before anything else, with the number of its core: pins it.
     pub enter: fn(usize) -> Result<()>,
-    /// The clock of records, which is the workers'.
+    /// The clock of records and limits, which is the workers'.
     pub now: fn() -> Time,
+    /// The clients of limits, which workers share.
+    pub limits: LimitTable,
     /// Makes a ring for records of exchanges, one for each core.
     pub recorder: Arc<dyn Fn() -> Recorder + Send + Sync>,
     /// The processor time that the calling thread has used.
@@ -255,6 +258,7 @@ async fn run(parts: CoreParts, mut commands: UnboundedReceiver<Command>, publish
             clients_max: options.clients_max,
             recorder: (options.recorder)(),
             now: options.now,
+            limits: options.limits,
         },
         &configuration,
     );

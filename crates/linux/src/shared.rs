@@ -1,5 +1,5 @@
 //! Connections that outlive their process: tables in files of a memory file system, one for layer 4 and one for the
-//! connections of HTTP and TLS services.
+//! connections of HTTP and TLS services. A third one has the clients of limits.
 //!
 //! The file has one page of header (what it is, for whom, with what steering key) and then, for each worker, a region of
 //! slots. It is made whole under another name and then renamed, so that there is always either the old table or the new
@@ -18,12 +18,14 @@
 
 mod file;
 mod header;
+mod limits;
 mod spliced;
 #[cfg(test)]
 mod tests;
 
 pub use file::{OpenedTable, remove};
 pub use header::{Content, INSTANCE_MAX, TableHeader};
+pub use limits::limit_table;
 pub use spliced::SplicedTable;
 
 use anyhow::{Context, Result, ensure};

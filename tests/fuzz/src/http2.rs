@@ -21,6 +21,7 @@ use hairpin_core::l7::route::host::HostPattern;
 use hairpin_core::l7::route::path::PathPattern;
 use hairpin_core::l7::route::{Conditions, Named, Test};
 use hairpin_core::l7::trace::{IdMaker, Parents, RequestId, SAMPLE_ALL, TraceContext, Tracing};
+use hairpin_core::limit::Limiting;
 use hairpin_https::fuzzing;
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -298,13 +299,13 @@ fn goes_on(said: &Said, parts: &Parts, is_whole: bool) -> bool {
 /// Judges a request, as it was written and as a client of HTTP/1.1 would have said it, and writes the head for the backend.
 fn is_decided(said: &Said, request: &Request<'_>, is_whole: bool) -> bool {
     let (http, client) = (http(), Address::from_ipv4([192, 0, 2, 1]));
-    let verdict = decision::judge(&http, request, &client);
+    let verdict = decision::judge(&http, request, &client, &mut Limiting::none());
     if !said.is_websocket() {
         let direct = in_http1(said, is_whole);
         let Ok(ParseStatus::Complete(direct)) = head::request(&direct, &BOUNDS) else {
             panic!("refused by HTTP/1.1: {}", direct.escape_ascii())
         };
-        let direct = decision::judge(&http, &direct, &client);
+        let direct = decision::judge(&http, &direct, &client, &mut Limiting::none());
         assert_eq!(format!("{verdict:?}"), format!("{direct:?}"), "another verdict than by HTTP/1.1");
     }
     let Verdict::Forward { route, .. } = verdict else { return false };

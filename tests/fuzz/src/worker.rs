@@ -96,6 +96,7 @@ impl WorkerScene {
             unknown,
             timeouts: Default::default(),
             access: None,
+            limits: Default::default(),
             drain_limit: Duration::ZERO,
             all_down: Default::default(),
             backends: [(n * 2, end(100, 8080)), (n * 2 + 1, end(101, 8080))]

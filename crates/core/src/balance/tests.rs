@@ -46,6 +46,7 @@ fn service(algorithm: Algorithm, weights: &[u16]) -> Service {
         algorithm,
         unknown: UnknownPacket::PickUp,
         access: None,
+        limits: Default::default(),
         timeouts: Timeouts::default(),
         drain_limit: Default::default(),
         all_down: Default::default(),

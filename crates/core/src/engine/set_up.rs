@@ -90,6 +90,8 @@ pub enum NotSetUp {
     Mode,
     /// Its algorithm looks at connections.
     Algorithm,
+    /// It limits connections of clients, which workers count.
+    Limits,
     /// An end of it is an end of another service.
     Shared,
     /// There are [`SET_UP_SERVICES_MAX`] before it.
@@ -103,6 +105,7 @@ impl NotSetUp {
             NotSetUp::Kind => "it is no service of layer 4",
             NotSetUp::Mode => "its mode is neither nat nor dsr",
             NotSetUp::Algorithm => "its algorithm counts connections",
+            NotSetUp::Limits => "workers count its clients' connections, which it limits",
             NotSetUp::Shared => "a backend of it serves another service, too",
             NotSetUp::Many => "the engine has as many services before it as it takes",
         }
@@ -160,6 +163,9 @@ pub fn set_up_services(snapshot: &Snapshot) -> Vec<Result<u16, NotSetUp>> {
         }
         if ScheduleKind::of(service.algorithm).is_none() {
             return Err(NotSetUp::Algorithm);
+        }
+        if service.limits_connections() {
+            return Err(NotSetUp::Limits);
         }
         let of_backends = that_answer_here(service).iter().map(|backend| backend.endpoint);
         let mut own = of_backends.chain([service.endpoint]).map(|end| (end, service.protocol));

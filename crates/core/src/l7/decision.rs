@@ -11,6 +11,7 @@ use super::reply;
 use super::route::{self, Decision};
 use super::splice::Refused;
 use crate::flow::Address;
+use crate::limit::{Limited, Limiting};
 use crate::record;
 
 /// What becomes of a request.
@@ -36,6 +37,8 @@ pub enum Verdict<'a> {
         /// The route that says so.
         route: Option<&'a Route>,
     },
+    /// It is beyond a limit of its client.
+    Limited(Limited),
     /// It is refused, and nothing behind it on an HTTP/1 connection is read.
     Refuse {
         /// 400 to 599.
@@ -51,17 +54,20 @@ impl Verdict<'_> {
         let route = match self {
             Verdict::Forward { route, .. } => Some(*route),
             Verdict::Answer { route, .. } => *route,
-            Verdict::Refuse { .. } => None,
+            Verdict::Limited(_) | Verdict::Refuse { .. } => None,
         };
         let place = route.and_then(|route| http.routes.iter().position(|other| core::ptr::eq(other, route)));
         place.and_then(|place| u16::try_from(place).ok()).unwrap_or(record::NONE)
     }
 }
 
-/// The verdict on `request` of `client`.
-pub fn judge<'a>(http: &'a Http, request: &Request<'_>, client: &Address) -> Verdict<'a> {
+/// The verdict on `request` of `client`, whose request `limiting` counts.
+pub fn judge<'a>(http: &'a Http, request: &Request<'_>, client: &Address, limiting: &mut Limiting<'_>) -> Verdict<'a> {
     if let Some(body) = fixed_answer(http, request) {
         return Verdict::Answer { status: 200, body, location: None, why: None, route: None };
+    }
+    if let Some(limited) = limiting.request(client, request) {
+        return Verdict::Limited(limited);
     }
     let route = match route::decide(http, request, client) {
         Decision::Take(route) => route,
@@ -166,7 +172,7 @@ mod tests {
         let judged = |line: &str| {
             let head = format!("{line} HTTP/1.1\r\nHost: a.example\r\n\r\n");
             let Ok(ParseStatus::Complete(request)) = head::request(head.as_bytes(), &bounds) else { panic!("{head}") };
-            match judge(&http, &request, &client) {
+            match judge(&http, &request, &client, &mut Limiting::none()) {
                 Verdict::Answer { status, body, .. } => (status, body.to_vec()),
                 verdict => panic!("{verdict:?}"),
             }

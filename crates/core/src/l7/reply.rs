@@ -20,6 +20,8 @@ pub struct Reply<'a> {
     pub date: Option<Date>,
     /// The value of `Location`.
     pub location: Option<&'a [u8]>,
+    /// The value of `Retry-After`, seconds (RFC 9110, 10.2.3).
+    pub retry_after: Option<u32>,
     /// The body, plain text.
     pub body: &'a [u8],
     /// Whether the body is not sent, only its length: the answer to HEAD.
@@ -112,6 +114,11 @@ pub fn write(out: &mut [u8], reply: &Reply<'_>) -> Result<usize, NoRoom> {
     }
     if let Some(location) = reply.location {
         out.field(b"Location", location);
+    }
+    if let Some(seconds) = reply.retry_after {
+        out.put(b"Retry-After: ");
+        out.number(seconds.into());
+        out.put(b"\r\n");
     }
     if reply.close {
         out.put(b"Connection: close\r\n");

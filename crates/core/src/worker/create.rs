@@ -32,6 +32,11 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         if first && passive::is_broken(&frame, &at) {
             return self.drop_frame(Drop::Checksum);
         }
+        let address = at.key.source.address;
+        if first && let Some(limited) = self.begin_limited(now, service, &address) {
+            self.statistics.services[usize::from(service)].refused += 1;
+            return self.refuse_limited(now, frame, &at, limited, tx);
+        }
         let made = match (first, unknown, forwarding) {
             (true, _, _) => self.create(now, &at.key, service, false),
             (false, UnknownPacket::PickUp, Forwarding::Nat | Forwarding::Direct) => {
@@ -40,6 +45,9 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             (false, UnknownPacket::Reset, _) => return self.refuse(now, frame, &at, Drop::Unknown, tx),
             (false, _, _) => return self.drop_frame(Drop::Unknown),
         };
+        if first {
+            self.end_beginning(service, &address);
+        }
         match made {
             Ok(position) => {
                 self.excuse_odd(position, frame.bytes(), &at);
@@ -387,6 +395,9 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         if connection.state == State::Pass || connection.flags.has(Flags::COUNTED) == there {
             return;
         }
+        let (service, address) = (connection.service, connection.client.address);
+        self.count_for_limits(service, &address, there);
+        let connection = self.slab.at_mut(position);
         let statistics = &mut self.statistics;
         let open = [&mut statistics.open_now, &mut statistics.backends[number].open_now];
         if there {

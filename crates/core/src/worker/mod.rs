@@ -22,6 +22,7 @@ mod half_open;
 mod known;
 mod layer;
 mod lifecycle;
+mod limiting;
 mod marks;
 mod occupancy;
 mod one_way;
@@ -76,6 +77,7 @@ use crate::l4::ports::PortPool;
 use crate::l7::cookie::Cookies;
 use crate::l7::splice::{SplicedMemory, Splices};
 use crate::l7::trace::IdMaker;
+use crate::limit::LimitTable;
 use crate::offload::OffloadPolicy;
 use crate::record::Recorder;
 use crate::table::ageing::Stamps;
@@ -138,6 +140,8 @@ pub struct WorkerOptions<P, T = AnyTable> {
     pub formers: Vec<Arc<Snapshot>>,
     /// The keys of SYN cookies.
     pub cookies: Cookies,
+    /// The clients of limits, shared by all workers.
+    pub limits: LimitTable,
 }
 
 impl<P, T> WorkerOptions<P, T> {
@@ -168,6 +172,7 @@ impl<P, T> WorkerOptions<P, T> {
             splices: SplicedMemory::own(64),
             formers: Vec::new(),
             cookies: Cookies::new([[a, b], [c, d]]),
+            limits: LimitTable::default(),
         }
     }
 }
@@ -234,6 +239,7 @@ pub struct Worker<P, T = AnyTable> {
     set_up_there: Box<[bool]>,
     /// Where records of exchanges and connections go.
     recorder: Option<Recorder>,
+    limits: LimitTable,
     /// Room for the keys of a burst, which would have to be wiped for each if it were not kept.
     keys: Box<[FlowKey]>,
 }
@@ -242,7 +248,9 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     /// A worker without connections. All memory it will ever use is taken here.
     pub fn new(options: WorkerOptions<P, T>) -> Worker<P, T> {
         let WorkerOptions { snapshot, steering, worker, seeds, memory, table, stateless, .. } = options;
-        let WorkerOptions { loads, effective_weights, known, occupancy, caps, policy, splices, cookies, .. } = options;
+        let WorkerOptions {
+            loads, effective_weights, known, occupancy, caps, policy, splices, cookies, limits, ..
+        } = options;
         let capacity = memory.len();
         let tables = Tables::new(&snapshot, &Tables::default());
         let Update { services, backends, guessed, mut balancers, ports, .. } =
@@ -298,6 +306,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             marks: false,
             sets_up: None,
             recorder: None,
+            limits,
             reported: Time::ZERO,
             set_up_there: Box::default(),
             keys: vec![FlowKey::default(); BATCH_MAX].into(),

@@ -8,6 +8,7 @@ use crate::frame::{Arrival, BATCH_MAX, Batch, Egress, Frame, FrameIo};
 use crate::l4::answer::{self, Notice};
 use crate::l4::connection::{Connection, Flags, State};
 use crate::l4::icmp;
+use crate::limit::{LimitAction, Limited};
 use crate::offload::OffloadPolicy;
 use crate::rewrite::lower_hops;
 use crate::table::{Entries, Position, Table};
@@ -230,6 +231,11 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
                     self.drop_frame(Drop::Stale)
                 };
             }
+            let service = self.slab.at(position).service;
+            if let Some(limited) = self.begin_limited(now, service, &at.key.source.address) {
+                return self.refuse_limited(now, frame, &at, limited, tx);
+            }
+            self.end_beginning(service, &at.key.source.address);
             self.restart(now, position);
             self.excuse_odd(position, frame.bytes(), &at);
         }
@@ -373,6 +379,21 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         self.statistics.icmp_errors += 1;
         frame.meta_mut().egress = connection.egress(toward);
         self.send(frame, tx);
+    }
+
+    /// Refuses a connection that is beyond a limit of its client.
+    pub(super) fn refuse_limited<F: Frame>(
+        &mut self,
+        now: Time,
+        frame: F,
+        at: &Transport,
+        limited: Limited,
+        tx: &mut Batch<F>,
+    ) {
+        match limited.action {
+            LimitAction::Refuse => self.refuse(now, frame, at, Drop::Limited, tx),
+            LimitAction::Drop => self.drop_frame(Drop::Limited),
+        }
     }
 
     /// Refuses a connection with the protocol's own answer.

@@ -37,6 +37,7 @@ macro_rules! lend {
             answers,
             clock_ahead,
             recorder,
+            limits,
             ..
         } = $worker;
         let context = Context {
@@ -56,6 +57,7 @@ macro_rules! lend {
             answers,
             clock_ahead: *clock_ahead,
             recorder: recorder.as_mut(),
+            limits,
         };
         (splices, context)
     }};
@@ -129,7 +131,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         formers: &[Arc<Snapshot>],
         engine: &dyn Fn(&FlowKey) -> bool,
     ) -> AdoptedSplices {
-        let Worker { splices, snapshot, ports, loads, known, steering, statistics, ops, caps, .. } = self;
+        let Worker { splices, snapshot, ports, loads, known, steering, statistics, limits, ops, caps, .. } = self;
         let diverts = caps.checks_guards;
         let adoption = Adoption {
             now,
@@ -141,6 +143,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             known,
             steering,
             statistics,
+            limits,
             ops,
             diverts,
             engine,

@@ -4,6 +4,7 @@ use crate::access::RULES_MAX;
 use crate::config::Snapshot;
 use crate::l4::connection::Volume;
 use crate::l7::splice::{Fault, HttpStatistics};
+use crate::limit::{LIMITS_MAX, LimitCounts};
 use crate::offload::Reason;
 use crate::time::Duration;
 use crate::wire::Malformed;
@@ -20,6 +21,8 @@ pub enum Drop {
     Flags,
     /// An access rule refuses the client.
     Denied,
+    /// The client is beyond a limit of the service.
+    Limited,
     /// No backend of the service takes connections.
     NoBackend,
     /// The connection table is full.
@@ -51,10 +54,11 @@ pub enum Drop {
 
 impl Drop {
     /// All of them, in order.
-    pub const ALL: [Drop; 16] = [
+    pub const ALL: [Drop; 17] = [
         Drop::Unknown,
         Drop::Flags,
         Drop::Denied,
+        Drop::Limited,
         Drop::NoBackend,
         Drop::TableFull,
         Drop::PoolExhausted,
@@ -76,6 +80,7 @@ impl Drop {
             Drop::Unknown => "unknown",
             Drop::Flags => "tcp-flags",
             Drop::Denied => "denied",
+            Drop::Limited => "limited",
             Drop::NoBackend => "no-backend",
             Drop::TableFull => "table-full",
             Drop::PoolExhausted => "pool-exhausted",
@@ -123,6 +128,8 @@ pub struct ServiceStatistics {
     /// Packets that would have begun a connection and that an access rule has refused or counted, by rule. Those that the engine
     /// has judged are not among them.
     pub access: [u64; RULES_MAX],
+    /// What its limits have decided, by limit.
+    pub limits: [LimitCounts; LIMITS_MAX],
 }
 
 /// The place of a status in counts by class: 1xx to 5xx.
@@ -192,6 +199,7 @@ impl ServiceStatistics {
             replies,
             handshakes,
             access,
+            limits,
         } = other;
         self.created += created;
         self.established += established;
@@ -205,6 +213,7 @@ impl ServiceStatistics {
         self.replies.iter_mut().zip(replies).for_each(|(into, from)| *into += from);
         self.handshakes.merge(handshakes);
         self.access.iter_mut().zip(access).for_each(|(into, from)| *into += from);
+        self.limits.iter_mut().zip(limits).for_each(|(into, from)| into.add(from));
     }
 }
 

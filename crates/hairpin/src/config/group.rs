@@ -95,6 +95,7 @@ fn read_one<'a>(
         settings: ServiceSettings {
             access_log: None,
             access: None,
+            limits: Box::default(),
             route_count: 0,
             health,
             said: HttpSections { fields, ..Default::default() },

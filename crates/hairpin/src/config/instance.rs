@@ -64,6 +64,7 @@ pub(super) fn read<'a>(
         connection_table: connection_table?,
         connections_max: number(limits, "connections_max"),
         http_connections_max: limits.integer("http_connections_max").and_then(|count| u32::try_from(count).ok()),
+        limited_clients_max: number(limits, "limited_clients_max"),
         rules_max: number(limits, "rules_max"),
         memory_directory: memory_directory?,
         drain_limit: common.drain_limit,

@@ -16,6 +16,7 @@ mod health;
 mod instance;
 pub(crate) mod keys;
 mod l7;
+mod limit;
 mod monitor;
 mod names;
 mod offload;

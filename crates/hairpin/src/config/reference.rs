@@ -26,7 +26,7 @@ pub use instance::{CONTROL, LIMITS, LINUX, LOG, METRICS, OFFLOAD, POOL, TOP};
 pub use monitor::MONITOR;
 pub use resolver::RESOLVER;
 pub use route::{
-    ACCESS, EDITS, GROUP, GROUP_BACKEND, GROUP_BACKEND_TLS, GROUP_HEALTH, REDIRECT, REPLY, RESPONSE_EDITS, ROUTE,
+    ACCESS, EDITS, GROUP, GROUP_BACKEND, GROUP_BACKEND_TLS, GROUP_HEALTH, LIMIT, REDIRECT, REPLY, RESPONSE_EDITS, ROUTE,
 };
 pub use service::{BACKEND, HEALTH, SERVICE, TIMEOUTS};
 pub use tracing::TRACING;
@@ -176,13 +176,14 @@ pub const COMMON: [&ReferenceSection; 16] = [
 ];
 
 /// Sections of HTTP and TLS services only, likewise.
-pub const LAYER7: [&ReferenceSection; 15] = [
+pub const LAYER7: [&ReferenceSection; 16] = [
     &GROUP,
     &ROUTE,
     &REDIRECT,
     &REPLY,
     &EDITS,
     &ACCESS,
+    &LIMIT,
     &HTTP,
     &FORWARDED,
     &STICKY,

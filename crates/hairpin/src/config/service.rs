@@ -6,7 +6,7 @@ use super::reference::ReferenceSection;
 use super::words::{SettingWord, Spoken};
 use super::{
     BACKENDS_MAX, Common, NamedBackends, Resolve, SERVICES_MAX, ServiceSettings, access, access_log, encapsulation,
-    group, health, names, reference, sharing,
+    group, health, limit, names, reference, sharing,
 };
 use hairpin_core::access::NETWORKS_TOTAL_MAX;
 use hairpin_core::config::{
@@ -127,6 +127,7 @@ fn read_one<'a>(sink: &'a Sink<'a>, table: &TomlTable<'a>, common: &Common, numb
             algorithm,
             unknown,
             access: None,
+            limits: Box::default(),
             timeouts,
             drain_limit,
             all_down,
@@ -138,6 +139,7 @@ fn read_one<'a>(sink: &'a Sink<'a>, table: &TomlTable<'a>, common: &Common, numb
             health,
             access_log,
             access: None,
+            limits: Box::default(),
             route_count: 0,
             said: Default::default(),
             https: None,
@@ -175,7 +177,10 @@ fn routed<'a>(
     to_backends: [(String, String); 2],
 ) -> Vec<ServiceDraft> {
     l7::foreign(table, spoken, &draft.service.name);
+    let (limits, said_limits) = limit::read(table, spoken, &draft.service.name);
+    draft.settings.limits = limits;
     if !spoken.has_routes() {
+        draft.settings.said.limits = said_limits;
         (draft.settings.access, draft.settings.said.access) = access::read(table, spoken);
         return vec![draft];
     }
@@ -184,6 +189,7 @@ fn routed<'a>(
     let has_own = !draft.backends.is_empty() || !draft.settings.named.is_empty();
     let targets = Targets { service: draft.service.name.to_string(), number, has_own, groups: names };
     (draft.service.kind, draft.settings.said, draft.settings.https) = l7::read(table, spoken, &targets);
+    draft.settings.said.limits = said_limits;
     draft.settings.route_count = draft.settings.said.routes.len() as u16;
     // Of a service that follows another one the routes are not known yet.
     if draft.routes_of.is_none() {

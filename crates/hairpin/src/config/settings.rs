@@ -13,6 +13,7 @@ use hairpin_acme::{Authority, WantedName};
 use hairpin_core::access::AccessList;
 use hairpin_core::config::{Backend, Forwarding, Service, Timeouts};
 use hairpin_core::l7::config::{Network, ServerErrors};
+use hairpin_core::limit::Limit;
 use hairpin_core::offload::Choice;
 use hairpin_core::table::LookupMethod;
 use hairpin_https::BackendTlsOptions;
@@ -164,6 +165,8 @@ pub struct Settings {
     pub connections_max: u32,
     /// Clients' connections of HTTP and TLS services, of all workers; `None`: as many as fit, within bounds.
     pub http_connections_max: Option<u32>,
+    /// Clients that limits remember at a time.
+    pub limited_clients_max: u32,
     /// Rules for each address family.
     pub rules_max: u32,
     /// The directory of the files with connections.
@@ -348,6 +351,8 @@ pub struct ServiceSettings {
     pub access_log: Option<ServiceLog>,
     /// TCP, UDP and TLS services: whose connections may begin; `None`: all.
     pub access: Option<Arc<AccessList>>,
+    /// How much each client may ask for.
+    pub limits: Box<[Limit]>,
     /// How many routes the file gives it: what takes none of them takes its own backends.
     pub route_count: u16,
     /// HTTP and TLS services: their sections, as text.
@@ -416,6 +421,8 @@ pub struct HttpSections {
     pub fields: Vec<(String, String)>,
     /// Access rules, as they are written.
     pub access: Vec<String>,
+    /// Limits of clients, as they are written.
+    pub limits: Vec<String>,
     /// Routes, as they are written.
     pub routes: Vec<String>,
 }

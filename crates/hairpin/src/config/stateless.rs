@@ -58,6 +58,10 @@ fn service(sink: &Sink<'_>, table: LookupMethod, draft: &ServiceDraft) {
         let what = format!("service \"{name}\" has access rules, but {tracks_none}, so that none can be seen to begin");
         sink.error(&draft.listen, what, "leave `access` out, or use a table that tracks connections");
     }
+    if !draft.settings.limits.is_empty() {
+        let what = format!("service \"{name}\" has limits of clients, but {tracks_none}, so that none can be counted");
+        sink.error(&draft.listen, what, "leave `limit` out, or use a table that tracks connections");
+    }
     if !draft.settings.named.is_empty() {
         let what = format!("service \"{name}\" has backends by name, but {tracks_none}");
         sink.error(&draft.listen, what, "name addresses, or use a table that tracks connections");

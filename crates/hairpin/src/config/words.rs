@@ -10,6 +10,7 @@ use hairpin_core::config::{
 use hairpin_core::flow::Protocol;
 use hairpin_core::l7::config::Kind;
 use hairpin_core::l7::trace::Parents;
+use hairpin_core::limit::LimitAction;
 use hairpin_core::offload::Combine;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -163,6 +164,7 @@ words!(ChallengeChoice { Auto = "auto", Http01 = "http-01", TlsAlpn01 = "tls-alp
 words!(Preface { Off = "off", V1 = "v1", V2 = "v2" });
 words!(SameSite { Lax = "lax", Strict = "strict", None = "none" });
 words!(AccessAction { Allow = "allow", Deny = "deny", Count = "count" });
+words!(LimitAction { Refuse = "refuse", Drop = "drop" });
 words!(Forwarding { Nat = "nat", FullNat = "full-nat", Direct = "dsr" });
 words!(Encapsulation { None = "none", Ipip = "ipip", Gue = "gue" });
 words!(Algorithm {
@@ -259,6 +261,7 @@ mod tests {
         agrees::<Algorithm>(&reference::GROUP, "balance");
         agrees::<AllDown>(&reference::GROUP, "all_down");
         agrees::<AccessAction>(&reference::ACCESS, "action");
+        agrees::<LimitAction>(&reference::LIMIT, "action");
         agrees::<BackendProtocol>(&reference::SERVICE, "backend_protocol");
         agrees::<Preface>(&reference::HTTP, "proxy_protocol");
         agrees::<Preface>(&reference::TLS, "proxy_protocol");

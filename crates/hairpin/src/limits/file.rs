@@ -1,6 +1,6 @@
 //! Bounds of a configuration.
 
-use super::Bound::Number;
+use super::Bound::{Number, Time};
 use super::{Counter, Group, limit};
 use crate::config::limits;
 use crate::health::limits as health;
@@ -10,6 +10,7 @@ use hairpin_core::keys::KEYS_MAX;
 use hairpin_core::l7::edit::VALUE_BYTES_MAX;
 use hairpin_core::l7::head::FIELDS_MAX;
 use hairpin_core::l7::route::path::{AUTOMATON_BYTES_MAX, REGEX_BYTES_MAX};
+use hairpin_core::limit::{AHEAD_MAX, CONCURRENT_MAX, LIMITS_MAX, PER_SECOND_MAX};
 use hairpin_core::offload::tree::{DEPTH_MAX, NODES_MAX, TEXT_MAX};
 use hairpin_linux::abi::WORKERS_MAX;
 use hairpin_linux::monitor::NETWORKS_MAX;
@@ -64,6 +65,20 @@ pub(super) const FILE: Group = Group {
             RELOADS,
             REFUSED,
         ),
+        limit("limits of clients of a service", Number(LIMITS_MAX as u64, "limits"), RELOADS, REFUSED),
+        limit(
+            "requests or connections that a limit admits",
+            Number(PER_SECOND_MAX as u64, "a second"),
+            RELOADS,
+            REFUSED,
+        ),
+        limit(
+            "connections at a time that a limit admits",
+            Number(CONCURRENT_MAX as u64, "connections"),
+            RELOADS,
+            REFUSED,
+        ),
+        limit("time in which a limit's burst comes back", Time(AHEAD_MAX), RELOADS, REFUSED),
         limit("`client_file`", Number(limits::NETWORKS_FILE_BYTES_MAX, "bytes"), RELOADS, REFUSED),
         limit("entries of a list or table in a route", Number(limits::ENTRIES_MAX as u64, "entries"), RELOADS, REFUSED),
         limit(

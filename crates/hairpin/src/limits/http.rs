@@ -2,11 +2,13 @@
 
 use super::Bound::{Number, OneFor, Option, Time};
 use super::{Group, drops, events, http_refusals, limit, series};
-use crate::config::reference::{HTTP_LIMITS, TLS};
+use crate::config::reference::{HTTP_LIMITS, LIMITS, TLS};
 use crate::run::limits::SPLICES_MAX;
 use hairpin_core::l7::splice::limits;
 use hairpin_core::l7::{body, client_hello, cookie, head};
+use hairpin_core::limit::{ENTRIES_OF_SET, TRIES_MAX};
 
+const DISPLACED: &[super::Counter] = &[super::Counter::of("hairpin_limit_decisions_total", "decision", "displaced")];
 const BUFFERS: &[super::Counter] = &[series("hairpin_http_buffers_exhausted_total"), http_refusals("no-room")];
 const NO_BUFFER: &str = "A smaller or bigger buffer serves where it can. Else the segment is dropped and its sender repeats \
                          it; where not even a head fits, 503 or a reset.";
@@ -24,6 +26,25 @@ pub(super) const HTTP: Group = Group {
             "A connection between two requests or in time-wait gives way, if a search of bounded length finds one. If not, \
              the first data of the new connection is dropped, and its client sends it again; with `when_full = \"reset\"` \
              it is answered with RST.",
+        ),
+        limit(
+            "clients that limits of all services remember",
+            Option(&LIMITS, "limited_clients_max", "clients"),
+            DISPLACED,
+            "The client whose burst comes back next is forgotten: its burst is whole again. A connection that `concurrent` would count is \
+             admitted and not counted.",
+        ),
+        limit(
+            "clients that have the same place there",
+            Number(ENTRIES_OF_SET as u64, "clients"),
+            DISPLACED,
+            "As above: of those that have the same place.",
+        ),
+        limit(
+            "attempts to count a request of a client that other workers count requests of at the same moment",
+            Number(TRIES_MAX as u64, "attempts"),
+            &[],
+            "The request is admitted.",
         ),
         limit(
             "backend connections of a worker, likewise",

@@ -83,6 +83,7 @@ impl ServiceEntry {
             algorithm: self.balance.0,
             unknown: self.unknown.0,
             access: None,
+            limits: Box::default(),
             all_down: self.all_down.0,
             timeouts: self.timeouts,
             drain_limit: self.drain_limit,

@@ -301,6 +301,7 @@ impl<'a> Merge<'a> {
             let settings = self.settings.get(number);
             service.faulty = settings.map(|settings| settings.health.faulty()).unwrap_or_default();
             service.access = settings.and_then(|settings| settings.access.clone());
+            service.limits = settings.map(|settings| settings.limits.clone()).unwrap_or_default();
             service.is_recorded = settings.is_some_and(|settings| settings.access_log.is_some());
             services[usize::from(*number)] = service;
         }

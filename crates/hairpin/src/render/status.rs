@@ -96,7 +96,7 @@ fn status_at(status: &Status, now: f64, width: Option<usize>) -> String {
         let _ = writeln!(out, "{}", draining(process, now));
     }
     let _ = writeln!(out, "\n{}", fitted(services(status), width, &SERVICES_SPARED));
-    if let Some(table) = access(status) {
+    for table in [access(status), limits(status)].into_iter().flatten() {
         let _ = writeln!(out, "\n{}", fitted(table, width, &[]));
     }
     if let Some(table) = health(status, now) {
@@ -323,6 +323,21 @@ fn access(status: &Status) -> Option<Table> {
         for rule in &service.access {
             let words = [&*service.name, &rule.rule.to_string(), &rule.action];
             add(&mut table, &words, &[number(rule.packets_total as f64)]);
+        }
+    }
+    (table.row_count() > 0).then_some(table)
+}
+
+/// What limits of clients have decided.
+fn limits(status: &Status) -> Option<Table> {
+    let mut table =
+        aligned(&["LIMITED", "LIMIT", "COUNTS", "ACTION"], &["ADMITTED", "REFUSED", "WOULD REFUSE", "DISPLACED"]);
+    for service in &status.services {
+        for limit in &service.limits {
+            let action = if limit.dry_run { "dry run" } else { &*limit.action };
+            let words = [&*service.name, &limit.limit.to_string(), &limit.counts, action];
+            let counts = [limit.admitted_total, limit.refused_total, limit.would_refuse_total, limit.displaced_total];
+            add(&mut table, &words, &counts.map(|count| number(count as f64)));
         }
     }
     (table.row_count() > 0).then_some(table)

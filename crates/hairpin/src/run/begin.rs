@@ -18,6 +18,7 @@ use anyhow::{Context, Result, bail};
 use hairpin_core::config::Snapshot;
 use hairpin_core::flow::{FlowKey, SteerBy, Steering};
 use hairpin_core::l4::connection::Connection;
+use hairpin_core::limit::LimitTable;
 use hairpin_core::worker::Adopted;
 use hairpin_linux::cpu;
 use hairpin_linux::device::{self, Interface};
@@ -71,6 +72,7 @@ pub(crate) struct PreparedHost {
     pub(crate) plane: Box<dyn Plane>,
     pub(crate) table: SharedTable,
     pub(crate) splices: SplicedTable,
+    pub(crate) limits: LimitTable,
     pub(crate) steering: Steering,
     /// Whether the rules in force may name other workers than their connections have now.
     pub(crate) resteered: bool,
@@ -210,6 +212,7 @@ fn build(
     let steering = driven.as_ref().map_or(steering, |(_, steering)| *steering);
     let (table, resteered) = table(settings, &path, old, steering)?;
     let splices = splices(settings, is_left, &table, &steering)?;
+    let limits = limits(settings, table.header(), began)?;
     let HandedInstance { passed, listeners, generations, legacy } = handed.unwrap_or_default();
     let mut plane: Box<dyn Plane> = match driven {
         Some((plane, _)) => plane,
@@ -229,6 +232,7 @@ fn build(
         plane,
         table,
         splices,
+        limits,
         steering,
         resteered,
         held,
@@ -424,6 +428,19 @@ pub(crate) fn splices(
         Some(old) => rebuilt(old, &path, &header, table, steering),
         None => SplicedTable::create(&path, &header, table),
     }
+}
+
+/// The clients of limits. Unlike connections they can be begun anew without harm.
+fn limits(settings: &Settings, beside: &TableHeader, began: Began) -> Result<LimitTable> {
+    let path = table_path(settings, Content::Limits);
+    let (table, adopted) = shared::limit_table(&path, (settings.limited_clients_max, beside), cpu::now())?;
+    if let Err(why) = adopted {
+        log(&format!("warning: {why}; limits of clients begin anew"));
+    }
+    if began != Began::Upgrade {
+        table.forget_processes();
+    }
+    Ok(table)
 }
 
 /// A table of HTTP and TLS connections of another shape.

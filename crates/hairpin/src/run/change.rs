@@ -84,6 +84,8 @@ impl Supervisor {
         if applied.is_ok() {
             self.termination.certificates = certificates;
             self.configure_termination()?;
+            let limits = self.snapshot.services.iter().flat_map(|service| &service.limits);
+            self.parameters.limits.forget_limits_but(&limits.map(|limit| limit.id).collect::<Vec<_>>());
         }
         // Of the new configuration, or if that is not in force, of the old one.
         self.close_unneeded();

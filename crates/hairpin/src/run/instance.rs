@@ -6,6 +6,7 @@ use crate::config::PlaneChoice;
 use anyhow::{Context, Result, bail};
 use hairpin_linux::device::{self, Family};
 use hairpin_linux::network::local_route;
+use hairpin_linux::shared::Content;
 use hairpin_linux::tap::Tap;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
@@ -154,6 +155,11 @@ impl InstanceRecord {
         socket.with_extension("numbers")
     }
 
+    /// The shared memory in which the clients of limits lie: beside the connections.
+    fn limits(&self) -> PathBuf {
+        self.table.with_extension(Content::Limits.extension())
+    }
+
     /// Writes it beside the control socket, before the objects are made.
     pub(crate) fn write(&self, socket: &Path) -> Result<()> {
         let path = InstanceRecord::path(socket);
@@ -214,6 +220,7 @@ impl InstanceRecord {
             crate::api::socket(socket),
             self.table.clone(),
             self.splices.clone(),
+            self.limits(),
             InstanceRecord::numbers(socket),
             InstanceRecord::path(socket),
         ];

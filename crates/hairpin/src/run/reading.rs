@@ -1,6 +1,7 @@
 //! Computes a status from raw counters at two moments.
 
 pub(crate) mod http;
+mod limits;
 
 use crate::config::Settings;
 use crate::config::words::spoken;
@@ -410,6 +411,7 @@ fn service_status(
         times: has_requests.then(|| request_times(now, number, spoken(service) == "https")),
         sizes: has_requests.then(|| request_sizes(now, number)),
         access,
+        limits: limits::of(now, number, service),
         replies: service.kind.http().map(|_| replies(now, number)).unwrap_or_default(),
         state: if service.state == ServiceState::Removed { "removed" } else { "active" }.to_string(),
         ..ServiceStatus::default()

@@ -261,6 +261,7 @@ impl Supervisor {
 
     /// The periodic work.
     fn maintain(&mut self, heartbeat: usize) {
+        self.parameters.limits.tend(cpu::now());
         if self.readiness.is_starting() || heartbeat.is_multiple_of(READ_HEARTBEATS) {
             self.tell_readiness();
         }
@@ -281,6 +282,9 @@ impl Supervisor {
             self.generations.read();
         }
         if heartbeat.is_multiple_of(TIDY_HEARTBEATS) {
+            if self.generations.iter().next().is_none() {
+                self.parameters.limits.forget_processes();
+            }
             self.with_heartbeat(Supervisor::tidy);
             self.with_heartbeat(Supervisor::retry_answers);
             self.with_heartbeat(Supervisor::reread_certificates);

@@ -91,6 +91,7 @@ impl Termination {
             seed: parameters.seeds[3],
             clients_max: clients_max(cpus.len()),
             now: cpu::now,
+            limits: parameters.limits.of_runtimes(),
             recorder: {
                 let (access_log, bytes) = (parameters.access_log.clone(), parameters.record_bytes);
                 Arc::new(move || access_log.recorder(bytes))

@@ -17,6 +17,7 @@ use hairpin_core::flow::{FlowKey, Steering};
 use hairpin_core::l4::connection::Connection;
 use hairpin_core::l7::cookie::Cookies;
 use hairpin_core::l7::splice::SplicedMemory;
+use hairpin_core::limit::LimitTable;
 use hairpin_core::offload::{AnyPolicy, Choice};
 use hairpin_core::table::LookupMethod;
 use hairpin_core::table::slab::Slot;
@@ -66,6 +67,8 @@ pub(crate) struct WorkerParameters {
     pub(crate) effective_weights: EffectiveWeights,
     /// Rules of all workers.
     pub(crate) occupancy: Occupancy,
+    /// The clients of limits.
+    pub(crate) limits: LimitTable,
     /// Flows for which the engine holds a rule that an earlier process has made.
     pub(crate) held: Arc<HashSet<FlowKey>>,
     /// Where records of exchanges and connections go.
@@ -153,6 +156,8 @@ impl WorkerPool {
         F: Fn(Ticket) + Send + 'static,
         B: Fn(Time) + Send + 'static,
     {
+        // Workers count what they adopt.
+        parameters.limits.forget_workers();
         let (reports, reported) = mpsc::channel();
         let together = Arc::new(Barrier::new(parameters.cpus.len()));
         let mut worker_pool = WorkerPool { workers: Vec::new() };
@@ -279,6 +284,7 @@ impl WorkerHandle {
         let (formers, resteered) = (parameters.formers.clone(), parameters.resteered);
         let (loads, effective_weights, occupancy) =
             (parameters.loads.clone(), parameters.effective_weights.clone(), parameters.occupancy.clone());
+        let limits = parameters.limits.clone();
         let policy: AnyPolicy = AnyPolicy::new(parameters.policy.clone(), memory.len());
         let stateless = index::stateless(parameters.table, &steering);
         let (caps, held) = (engine.caps(), Arc::clone(&parameters.held));
@@ -303,6 +309,7 @@ impl WorkerHandle {
                 splices,
                 formers,
                 cookies,
+                limits,
             };
             let (mut worker, adopted) = Worker::adopt(options, cpu::now(), &|key: &FlowKey| held.contains(key));
             worker.record_to(recorder);

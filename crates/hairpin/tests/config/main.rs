@@ -18,6 +18,7 @@ mod health;
 mod http;
 mod https;
 mod keys;
+mod limit;
 mod monitor;
 mod names;
 mod printed;

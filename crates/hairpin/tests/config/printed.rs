@@ -120,6 +120,7 @@ fn template_http_and_tls_sections_match_defaults() {
                 "[[service.group.backend]]\naddress = \"10.0.0.2:1\"\n[[service.route]]\ngroup = \"static\"\n"
             }
             "[service.https]" => "certificates = \"/c\"\n",
+            "[[service.limit]]" => "requests = 100\n",
             _ => "",
         };
         let protocol = match section.header {

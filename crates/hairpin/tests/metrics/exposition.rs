@@ -72,6 +72,7 @@ pub(crate) fn full_status() -> Status {
         established_total: 49,
         refused_total: 2,
         access: vec![AccessStatus { rule: 1, action: "deny".into(), packets_total: 3 }],
+        limits: vec![LimitStatus { limit: 1, admitted_total: 7, refused_total: 4, ..LimitStatus::default() }],
         backends: vec![web_1, web_2],
         ..ServiceStatus::default()
     };

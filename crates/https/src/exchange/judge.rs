@@ -9,6 +9,7 @@ use hairpin_core::l7::edit::HEAD_ROOM;
 use hairpin_core::l7::head::{Method, Request};
 use hairpin_core::l7::reply::{self, Reply};
 use hairpin_core::l7::splice::Refused;
+use hairpin_core::limit::{LimitAction, Limited};
 use hairpin_core::record;
 
 /// The decision about a request.
@@ -19,6 +20,8 @@ pub(crate) enum Judged {
     Answer { status: u16, response: Vec<u8>, close: bool },
     /// The request is refused, and nothing behind it on its connection is read.
     Refuse { status: u16, why: Refused },
+    /// The request is not answered: its connection, or its stream, is reset.
+    Drop,
 }
 
 /// Decides about a request whose head was read, and records it unless it is forwarded. Its connection had `requests` before it;
@@ -36,11 +39,16 @@ pub(crate) fn judge(
     };
     let Some(http) = setup.http(client.service) else { return refuse(record::NONE, (503, Refused::NoBackend)) };
     let close = decision::is_last(http, request, requests) || client.control.is_draining();
-    let verdict = decision::judge(http, request, &client.key.source.address);
+    let address = &client.key.source.address;
+    let verdict = local.limiting(client.service, &setup, |limiting| decision::judge(http, request, address, limiting));
     let number = verdict.route(http);
-    let (status, body, template, why) = match verdict {
+    let (status, body, template, why, retry_after) = match verdict {
         Verdict::Refuse { status, why } => return refuse(number, (status, why)),
-        Verdict::Answer { status, body, location, why, .. } => (status, body, location, why),
+        Verdict::Limited(Limited { action: LimitAction::Drop, .. }) => return Judged::Drop,
+        Verdict::Limited(Limited { action: LimitAction::Refuse, retry_after }) => {
+            (429, &[][..], None, Some(Refused::Limited), Some(retry_after))
+        }
+        Verdict::Answer { status, body, location, why, .. } => (status, body, location, why, None),
         Verdict::Forward { route, groups } => {
             let mut turn = local.turn.get();
             let group = decision::pick(groups, &mut turn);
@@ -62,7 +70,7 @@ pub(crate) fn judge(
     }
     let close = close || request.body != Length::None;
     if let Some(why) = why {
-        if close {
+        if close && retry_after.is_none() {
             return refuse(number, (status, why));
         }
         local.counts.refused(why);
@@ -78,7 +86,7 @@ pub(crate) fn judge(
         None => None,
     };
     let head_only = request.method == Method::Head;
-    match reply::write(out, &Reply { status, date: local.date(), location, body, head_only, close }) {
+    match reply::write(out, &Reply { status, date: local.date(), location, retry_after, body, head_only, close }) {
         Ok(length) => {
             recording::answer(local, client, request, (number, status, why), length);
             Judged::Answer { status, response: out[..length].to_vec(), close }

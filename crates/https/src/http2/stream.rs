@@ -110,6 +110,7 @@ impl Stream {
         };
         drop(read);
         match judged {
+            Judged::Drop => self.respond.send_reset(Reason::ENHANCE_YOUR_CALM),
             Judged::Refuse { status, why } => {
                 self.refuse(status, why, Method::Get).await;
                 Upload::new(Some(body), None).discard().await;

@@ -7,6 +7,7 @@ use hairpin_core::flow::{Endpoint, Protocol};
 use hairpin_core::keys::Secret;
 use hairpin_core::l7::config::{Action, Edits, Forwarded, Http, HttpLimits, Kind, Route, RouteTerms, Terminated};
 use hairpin_core::l7::route::Conditions;
+use hairpin_core::limit::LimitTable;
 use hairpin_core::record::{Message, Record, Recorder, Records};
 use hairpin_core::time::Time;
 use hairpin_https::{
@@ -187,6 +188,7 @@ impl Site {
             seed: 3,
             clients_max: 1000,
             now: || Time::ZERO,
+            limits: LimitTable::own(1024, Secret::new([1, 2])),
             recorder: Arc::new(move || {
                 let (recorder, records) = Recorder::new(1 << 16);
                 made.lock().unwrap().push(records);

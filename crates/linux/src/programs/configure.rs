@@ -124,7 +124,8 @@ fn ends(snapshot: &Snapshot) -> HashMap<abi::EndKey, abi::EndRoles> {
         } else if !service.kind.is_group() {
             let roles = ends.entry(abi::EndKey::of(&service.endpoint, service.protocol)).or_insert_with(Bytes::zeroed);
             roles.roles |= abi::END_SERVICE;
-            if service.access.is_some() {
+            // Workers see each SYN of a service whose connections are limited.
+            if service.access.is_some() || service.limits_connections() {
                 roles.roles |= abi::END_ACCESS;
             }
             if service.kind.is_spliced() && service.protocol == Protocol::Tcp {

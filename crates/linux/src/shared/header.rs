@@ -4,6 +4,7 @@ use anyhow::{Context, Result, ensure};
 use hairpin_core::flow::SteerBy;
 use hairpin_core::l4::connection::Connection;
 use hairpin_core::l7::splice::SplicedMemory;
+use hairpin_core::limit::LimitTable;
 use hairpin_core::table::entry::LAYOUT;
 use hairpin_core::table::slab::Slot;
 
@@ -27,6 +28,8 @@ pub enum Content {
     Connections,
     /// Connections of HTTP and TLS services, which are spliced: clients', and those to backends.
     Splices,
+    /// Clients of limits.
+    Limits,
 }
 
 impl Content {
@@ -35,6 +38,7 @@ impl Content {
         match self {
             Content::Connections => "connection table",
             Content::Splices => "table of HTTP and TLS connections",
+            Content::Limits => "table of limits",
         }
     }
 
@@ -43,14 +47,16 @@ impl Content {
         match self {
             Content::Connections => "connections_max",
             Content::Splices => "http_connections_max",
+            Content::Limits => "limited_clients_max",
         }
     }
 
     /// The end of the file's name.
-    pub(super) fn extension(self) -> &'static str {
+    pub fn extension(self) -> &'static str {
         match self {
             Content::Connections => "connections",
             Content::Splices => "splices",
+            Content::Limits => "limits",
         }
     }
 
@@ -59,6 +65,7 @@ impl Content {
         match self {
             Content::Connections => *b"hairpin1",
             Content::Splices => *b"hairpin7",
+            Content::Limits => *b"hairpinL",
         }
     }
 
@@ -67,6 +74,7 @@ impl Content {
         match self {
             Content::Connections => LAYOUT,
             Content::Splices => SplicedMemory::LAYOUT_HASH,
+            Content::Limits => LimitTable::LAYOUT,
         }
     }
 
@@ -76,6 +84,7 @@ impl Content {
         match self {
             Content::Connections => size_of::<Slot<Connection>>() as u32,
             Content::Splices => (SplicedMemory::bytes(MANY) / MANY as usize) as u32,
+            Content::Limits => (LimitTable::bytes(MANY) / MANY as usize) as u32,
         }
     }
 
@@ -84,6 +93,7 @@ impl Content {
         match self {
             Content::Connections => (connections as usize).checked_mul(size_of::<Slot<Connection>>()),
             Content::Splices => SplicedMemory::bytes(connections).checked_next_multiple_of(HEADER_BYTES),
+            Content::Limits => LimitTable::bytes(connections).checked_next_multiple_of(HEADER_BYTES),
         }
     }
 }

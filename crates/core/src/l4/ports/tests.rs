@@ -217,6 +217,7 @@ fn a_snapshot_names_the_backends() {
         algorithm: Algorithm::default(),
         unknown: UnknownPacket::default(),
         access: None,
+        limits: Default::default(),
         timeouts: Timeouts::default(),
         drain_limit: Duration::ZERO,
         all_down: Default::default(),

@@ -11,6 +11,7 @@
 
 use super::Splices;
 use super::adopt_entry::{NO_BACKEND, longest_of_backends};
+use super::limiting::count_for_limits;
 use super::stalled::Stalled;
 use super::state::buffers::Claims;
 use super::state::entry::{BackendConn, BackendConnState, ClientConn, ClientConnState};
@@ -20,6 +21,7 @@ use crate::engine::RuleOp;
 use crate::flow::{Direction, FlowKey, Steering};
 use crate::l4::ports::PortPool;
 use crate::l7::config::Kind;
+use crate::limit::LimitTable;
 use crate::offload::{OffloadState, RulePair};
 use crate::record;
 use crate::time::{Duration, Time};
@@ -93,6 +95,8 @@ pub(crate) struct Adoption<'a> {
     pub(crate) known: &'a Known,
     pub(crate) steering: &'a Steering,
     pub(crate) statistics: &'a mut Statistics,
+    /// The clients of limits.
+    pub(crate) limits: &'a LimitTable,
     /// Requests to the engine.
     pub(crate) ops: &'a mut VecDeque<RuleOp>,
     /// Whether the engine can bring packets to another worker than theirs.
@@ -300,10 +304,11 @@ impl Splices {
         }
         let owned = client_conn.peer.owned.as_ref().map_or(client_conn.deadline, |owned| owned.due);
         let next = client_conn.deadline.min(owned);
-        if client_conn.is_open
-            && let Some(service) = cx.statistics.services.get_mut(usize::from(client_conn.service))
-        {
-            service.client_conns_now += 1;
+        if client_conn.is_open {
+            count_for_limits(cx.snapshot, cx.limits, (client_conn.service, &client_conn.key.source.address), true);
+            if let Some(service) = cx.statistics.services.get_mut(usize::from(client_conn.service)) {
+                service.client_conns_now += 1;
+            }
         }
         if !closes && !matches!(client_conn.state, ClientConnState::Resetting | ClientConnState::PendingRemoval) {
             adopted.client_conns += 1;

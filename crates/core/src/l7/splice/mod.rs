@@ -32,6 +32,7 @@ mod dispatch;
 mod divert;
 mod fault;
 mod guards;
+mod limiting;
 mod recording;
 mod rules;
 mod stages;
@@ -82,6 +83,7 @@ use crate::engine::{EngineCaps, RuleOp};
 use crate::flow::{Direction, Endpoint, FlowKey, Steering};
 use crate::frame::{Batch, Frame, FrameIo};
 use crate::l4::ports::PortPool;
+use crate::limit::LimitTable;
 use crate::record::Recorder;
 use crate::table::ageing::{Ageing, Stamps};
 use crate::table::cuckoo::CuckooPlusPlus;
@@ -142,6 +144,8 @@ pub(crate) struct Context<'a, IO: FrameIo> {
     pub(crate) clock_ahead: u32,
     /// Where records of exchanges go.
     pub(crate) recorder: Option<&'a mut Recorder>,
+    /// The clients of limits.
+    pub(crate) limits: &'a LimitTable,
 }
 
 /// What comes after a stage, where that is an earlier stage: it is returned instead of called, so that calls between stages
@@ -196,6 +200,8 @@ pub(crate) struct Splices {
     hand: u32,
     /// The process ends: no connection begins.
     is_ending: bool,
+    /// The client connection whose request was counted by limits, and is decided anew now.
+    decided_anew: Option<u32>,
     /// Client connections before this place have been told so.
     abandoned: u32,
     /// Messages to senders that wait for a timer, if any are still to be sent.
@@ -239,6 +245,7 @@ impl Splices {
             rules: [0; 2],
             hand: 0,
             is_ending: false,
+            decided_anew: None,
             abandoned: 0,
             stalled: None,
             memory,

@@ -97,9 +97,11 @@ impl<IO: FrameIo> Context<'_, IO> {
     pub(super) fn count_out(&mut self, client_conn: &mut ClientConn) {
         // Of an exchange that is not over it is the end.
         self.record_end(client_conn, Ending::of(client_conn.exchange.ending));
-        if core::mem::take(&mut client_conn.is_open)
-            && let Some(service) = self.statistics.services.get_mut(usize::from(client_conn.service))
-        {
+        if !core::mem::take(&mut client_conn.is_open) {
+            return;
+        }
+        self.count_for_limits(client_conn.service, &client_conn.key.source.address, false);
+        if let Some(service) = self.statistics.services.get_mut(usize::from(client_conn.service)) {
             service.client_conns_now = service.client_conns_now.saturating_sub(1);
         }
     }

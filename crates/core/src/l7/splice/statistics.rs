@@ -42,11 +42,13 @@ pub enum Refused {
     Vanished,
     /// A client took nothing of its response for too long: the connection was reset.
     SendTimeout,
+    /// It is beyond a limit of its client: 429, or reset.
+    Limited,
 }
 
 impl Refused {
     /// All of them, in order.
-    pub const ALL: [Refused; 15] = [
+    pub const ALL: [Refused; 16] = [
         Refused::Malformed,
         Refused::TooLarge,
         Refused::Slow,
@@ -62,6 +64,7 @@ impl Refused {
         Refused::NoRoom,
         Refused::Vanished,
         Refused::SendTimeout,
+        Refused::Limited,
     ];
 
     /// The answer to a request with such chunks, and the reason it counts under.
@@ -91,6 +94,7 @@ impl Refused {
             Refused::NoRoom => "no-room",
             Refused::Vanished => "vanished",
             Refused::SendTimeout => "send-timeout",
+            Refused::Limited => "limited",
         }
     }
 }

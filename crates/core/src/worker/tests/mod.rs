@@ -8,6 +8,7 @@ mod crashes;
 mod drawn;
 mod fast_path;
 mod guess;
+mod limits;
 mod many_workers;
 mod marks;
 mod one_way;

@@ -6,9 +6,11 @@ use crate::config::{BACKENDS_MAX, Backend, BackendState, Forwarding, Pool, Servi
 use crate::engine::{Completion, Counters, EngineCaps, Fate, Refusal, Rule, RuleId, RuleOp, Samples};
 use crate::flow::{Address, Endpoint, FlowKey, Protocol, Steering};
 use crate::frame::{Batch, Egress, Frame, FrameIo, VecFrame};
+use crate::keys::Secret;
 use crate::l4::answer::{self, Notice};
 use crate::l4::connection::Connection;
 use crate::l7::config::Kind;
+use crate::limit::LimitTable;
 use crate::offload::{AnyPolicy, Choice};
 use crate::table::slab::boxed;
 use crate::table::{AnyTable, Hasher};
@@ -113,6 +115,22 @@ impl OneWorker {
         OneWorker::of(plan(ipv6, change), capacity, None)
     }
 
+    /// Another process takes the connections over; limits know the same clients.
+    pub(super) fn adopt(&mut self) {
+        let options = |fixture: &OneWorker| {
+            let shared = (&fixture.loads, &fixture.effective_weights);
+            OneWorker::options(fixture.snapshot.clone(), fixture.capacity, None, shared)
+        };
+        let empty = Worker::new(options(self));
+        let before = core::mem::replace(&mut self.worker, empty);
+        let limits = before.limits.clone();
+        limits.forget_workers();
+        let (memory, splices) = before.into_memory();
+        let held = self.engine_keys();
+        let options = WorkerOptions { memory, splices, limits, ..options(self) };
+        self.worker = Worker::adopt(options, self.now, &|key| held.contains(key)).0;
+    }
+
     /// With a policy, and an engine of so much room.
     pub(super) fn with_policy(choice: Choice, rules_max: u32) -> OneWorker {
         let mut fixture = OneWorker::new(false, |_| {});
@@ -160,6 +178,7 @@ impl OneWorker {
             loads: loads.clone(),
             effective_weights: effective_weights.clone(),
             caps: EngineCaps { judges_access: false, ..EngineCaps::full(100_000) },
+            limits: LimitTable::own(1024, Secret::new([1, 2])),
             ..WorkerOptions::new(snapshot, boxed::<Connection>(capacity), table, policy, [1, 2, 3, 4])
         }
     }
@@ -378,6 +397,7 @@ fn plan(ipv6: bool, change: impl Fn(&mut Service)) -> Snapshot {
             algorithm: Default::default(),
             unknown: Default::default(),
             access: None,
+            limits: Default::default(),
             timeouts: Default::default(),
             drain_limit: Duration::ZERO,
             all_down: Default::default(),

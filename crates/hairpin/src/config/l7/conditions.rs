@@ -84,7 +84,7 @@ fn method(text: &str) -> Result<Box<[u8]>, String> {
     Ok(text.as_bytes().into())
 }
 
-fn header_name(text: &str) -> Result<(), &'static str> {
+pub(crate) fn header_name(text: &str) -> Result<(), &'static str> {
     if is_token(text) { Ok(()) } else { Err("a field's name is made of letters, digits and !#$%&'*+-.^_`|~") }
 }
 

@@ -104,7 +104,7 @@ pub(super) fn read(service: &TomlTable<'_>, spoken: Spoken, targets: &Targets) -
     }
     fields.extend(forwarded.said());
     fields.extend(limits.said());
-    (http, HttpSections { fields, access: said_access, routes: said_routes })
+    (http, HttpSections { fields, access: said_access, limits: Vec::new(), routes: said_routes })
 }
 
 /// Whether all requests that no route takes are redirected, as the file says it.

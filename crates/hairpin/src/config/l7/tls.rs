@@ -27,7 +27,7 @@ pub(super) fn read(service: &TomlTable<'_>, targets: &Targets) -> (Tls, HttpSect
         offload_bytes_min: table.integer("offload_bytes_min"),
         timestamps: table.boolean("timestamps"),
     };
-    (tls, HttpSections { fields: table.said(), access: Vec::new(), routes: said_routes })
+    (tls, HttpSections { fields: table.said(), access: Vec::new(), limits: Vec::new(), routes: said_routes })
 }
 
 /// The routes, in the end one to the service's own backends if it has any.

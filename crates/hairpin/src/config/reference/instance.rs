@@ -126,6 +126,16 @@ pub const LIMITS: ReferenceSection = ReferenceSection {
              many to backends. Each has about 6 KB of the file in `memory_directory`, which takes memory only as it is used.",
         ),
         field(
+            "limited_clients_max",
+            ValueForm::Integer { min: 1024, max: 268_435_456 },
+            Value("262144"),
+            "1048576",
+            "Clients that [[service.limit]] of all services remember at a time, those of each limit for themselves: 16 bytes of a file in \
+             `memory_directory`. A client is remembered until its burst has come back. When there is no room, the client whose \
+             burst comes back next is forgotten. As many clients may have connections that `concurrent` counts; connections of others \
+             are admitted and not counted.",
+        ),
+        field(
             "rules_max",
             ValueForm::Integer { min: 64, max: 16_777_216 },
             Value("262144"),

@@ -327,3 +327,93 @@ pub const ACCESS: ReferenceSection = ReferenceSection {
         CLIENT,
     ],
 };
+
+/// `[[service.limit]]`
+pub const LIMIT: ReferenceSection = ReferenceSection {
+    header: "[[service.limit]]",
+    doc: "How much one client may ask for, 8 limits for a service. Each counts one thing: `requests` (http and https), `connections` that begin, \
+          or `concurrent` connections. All limits of its kind count in their order, until one refuses; requests before access rules and \
+          routes are asked. All workers count together, and reloads, upgrades and crashes do not begin anew. Connections of \
+          a tcp or udp service with limits are set up by workers, whatever `set_up` says.",
+    fields: &[
+        field(
+            "requests",
+            ValueForm::Integer { min: 1, max: 1_000_000 },
+            From("none"),
+            "100",
+            "http and https: requests of a client that are admitted within `within`, evenly: one is free again after each part of that \
+             time. 1,000,000 a second at most.",
+        ),
+        field(
+            "connections",
+            ValueForm::Integer { min: 1, max: 1_000_000 },
+            From("none"),
+            "20",
+            "Connections that a client may begin within `within`, likewise; of udp, flows.",
+        ),
+        field(
+            "concurrent",
+            ValueForm::Integer { min: 1, max: 1_000_000 },
+            From("none"),
+            "50",
+            "Connections that a client may have at a time; of udp, flows. Those that are there when the limit is added are not counted.",
+        ),
+        field(
+            "within",
+            ValueForm::Duration { min_ms: 1, max_ms: 3_600_000 },
+            Value("1s"),
+            "\"1m\"",
+            "The time for `requests` or `connections`.",
+        ),
+        field(
+            "burst",
+            ValueForm::Integer { min: 1, max: 4_000_000_000 },
+            From("`requests` or `connections`"),
+            "200",
+            "How many of them a client may have at once that has had none for a while. All of them are free again after an hour at most.",
+        ),
+        field(
+            "ipv4_prefix",
+            ValueForm::Integer { min: 1, max: 32 },
+            Value("32"),
+            "24",
+            "Bits of an IPv4 address that make a client: those that share them count as one.",
+        ),
+        field(
+            "ipv6_prefix",
+            ValueForm::Integer { min: 1, max: 128 },
+            Value("64"),
+            "56",
+            "Bits of an IPv6 address that make a client. One that has a whole network can take any address in it.",
+        ),
+        field(
+            "header",
+            ValueForm::Text,
+            From("none"),
+            "\"X-Api-Key\"",
+            "`requests`: the name of a field. Requests that have it are counted by its (first) value, whatever their address is; others by \
+             address. Who sends another value is another client: have a limit by address as well, unless something behind checks \
+             the values.",
+        ),
+        field(
+            "action",
+            ValueForm::Choice(&[
+                (
+                    "refuse",
+                    "a request is answered with 429 and Retry-After, a connection with RST, a datagram with ICMP port unreachable",
+                ),
+                ("drop", "nothing is answered; the connection of a request is reset, over HTTP/2 its stream"),
+            ]),
+            Value("refuse"),
+            "\"drop\"",
+            "What becomes of what is beyond the limit. Where connections end at this host, one that is refused is reset in any case.",
+        ),
+        field(
+            "dry_run",
+            ValueForm::Boolean,
+            Value("false"),
+            "true",
+            "Nothing is refused; what would have been is counted.",
+        ),
+    ],
+};

@@ -216,6 +216,7 @@ pub const SERVICE: ReferenceSection = ReferenceSection {
         field("group", ValueForm::Tables, From("none"), "", "See [[service.group]]."),
         field("route", ValueForm::Tables, From("none"), "", "See [[service.route]]."),
         field("access", ValueForm::Tables, From("none"), "", "See [[service.access]]."),
+        field("limit", ValueForm::Tables, From("none"), "", "See [[service.limit]]."),
         field("http", ValueForm::Tables, From("each field's default"), "", "See [service.http]."),
         field("https", ValueForm::Tables, From("none"), "", "See [service.https]."),
         field("backend_tls", ValueForm::Tables, From("off"), "", "See [service.backend_tls]."),

@@ -31,4 +31,27 @@ pub(super) const FAMILIES: &[MetricFamily] = &[
             }
         }
     ),
+    family!(
+        Counter,
+        "limit_decisions",
+        &["service", "limit", "decision"],
+        "Requests or connections by what the limit of this number has decided: `admitted`, `refused`, or `would-refuse` in a dry run; \
+         `displaced`: those of them for which another client had to be forgotten or, of `concurrent`, that are not counted for \
+         want of room.",
+        |view, emit| {
+            for (service, (name, _)) in view.status.services.iter().zip(&view.names.services) {
+                for limit in &service.limits {
+                    let decided = [
+                        ("admitted", limit.admitted_total),
+                        ("refused", limit.refused_total),
+                        ("would-refuse", limit.would_refuse_total),
+                        ("displaced", limit.displaced_total),
+                    ];
+                    for (decision, count) in decided {
+                        emit(&[name, &limit.limit.to_string(), decision], count.into());
+                    }
+                }
+            }
+        }
+    ),
 ];

@@ -318,6 +318,7 @@ impl Splices {
             if client_conn.exchange.generation != configurations.number() {
                 // The configuration has become another one while the request waited: it is decided anew.
                 client_conn.state = ClientConnState::Reading;
+                self.decided_anew = Some(position);
                 return Next::Read(position);
             }
             let head_of = (position, uses, client_conn.requests);

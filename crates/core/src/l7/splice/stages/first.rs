@@ -14,6 +14,7 @@ use crate::l7::splice::tcp::segment::{Abilities, Own, Segment, phantoms};
 use crate::l7::splice::tcp::send::emit;
 use crate::l7::splice::tcp::timestamps::Timestamps;
 use crate::l7::splice::{Context, Splices, port_of};
+use crate::limit::{LimitAction, Limited};
 use crate::offload::OffloadState;
 use crate::wire::Transport;
 use crate::wire::tcp::{ACK, FIN, RST, SYN};
@@ -90,8 +91,15 @@ impl Splices {
         if self.client_conns.vacant().is_none() && !self.make_room(cx) {
             return self.refuse_full(cx, &frame, at, service);
         }
-        let Some(position) = self.add_client(client_conn) else { return self.refuse_full(cx, &frame, at, service) };
+        if let Some(limited) = cx.begin_limited(service, &at.key.source.address) {
+            return self.refuse_limited(cx, &frame, at, service, limited);
+        }
+        let Some(position) = self.add_client(client_conn) else {
+            cx.count_for_limits(service, &at.key.source.address, false);
+            return self.refuse_full(cx, &frame, at, service);
+        };
         if !self.index(&at.key, position, Direction::FromClient) {
+            cx.count_for_limits(service, &at.key.source.address, false);
             self.client_conns.forget(position);
             return self.refuse_full(cx, &frame, at, service);
         }
@@ -244,6 +252,24 @@ impl Splices {
             return true;
         }
         false
+    }
+
+    /// The client is beyond a limit.
+    fn refuse_limited<IO: FrameIo>(
+        &mut self,
+        cx: &mut Context<'_, IO>,
+        frame: &IO::Frame,
+        at: &Transport,
+        service: u16,
+        limited: Limited,
+    ) {
+        if let Some(service) = cx.statistics.services.get_mut(usize::from(service)) {
+            service.refused += 1;
+        }
+        cx.drop(Drop::Limited);
+        if limited.action == LimitAction::Refuse {
+            self.disclaim(cx, frame, at, &Segment::of(frame.bytes(), at), RST);
+        }
     }
 
     /// No room: the client tries again by itself, and there may be room then; or it is told, if it is so configured.

@@ -16,6 +16,7 @@ use crate::l7::splice::tcp::segment::Segment;
 use crate::l7::splice::{Context, End, HEAD_ROOM, Next, REMEMBERED_MAX, Refused, Splices};
 use crate::l7::trace::{IdMaker, TraceContext};
 use crate::l7::{client_hello, edit};
+use crate::limit::{LimitAction, Limited, Limiting};
 use crate::record::{self, IS_KEPT, Recorder, Texts};
 use crate::time::{Duration, Time};
 use crate::wire::Transport;
@@ -36,7 +37,7 @@ enum Found {
     Reply { length: usize, head: usize, close: bool, status: u16, why: Option<Refused> },
     /// It cannot be read.
     Refuse { status: u16, why: Refused },
-    /// It cannot be answered either.
+    /// It cannot be answered either, or is not to be.
     Reset,
 }
 
@@ -141,10 +142,22 @@ impl Splices {
                 return;
             }
             let is_recorded = cx.records(service);
-            let kind = cx.snapshot.services.get(usize::from(service)).map_or(&Kind::Forward, |service| &service.kind);
+            let number = usize::from(service);
+            let settings = cx.snapshot.services.get(number);
+            let kind = settings.map_or(&Kind::Forward, |service| &service.kind);
             let recorder = cx.recorder.as_deref_mut();
             let found = match kind {
-                Kind::Http(http) => self.examine((cx.now, recorder, is_recorded), http, position),
+                Kind::Http(http) => {
+                    let is_counted = self.decided_anew.take() == Some(position);
+                    let counts = cx.statistics.services.get_mut(number).map(|service| &mut service.limits[..]);
+                    let limiting = Limiting {
+                        limits: settings.filter(|_| !is_counted).map_or(&[][..], |service| &service.limits[..]),
+                        table: cx.limits,
+                        now: cx.now,
+                        counts: counts.unwrap_or_default(),
+                    };
+                    self.examine((limiting, recorder, is_recorded), http, position)
+                }
                 Kind::Tls(tls) => self.examine_hello((cx.now, recorder.filter(|_| is_recorded)), tls, position),
                 Kind::Forward | Kind::Terminated(_) | Kind::Group => Found::Reset,
             };
@@ -173,12 +186,12 @@ impl Splices {
     /// `recorder`: where the record of a request is to begin: of all if `is_recorded`, else of those that are sampled.
     fn examine(
         &mut self,
-        (now, recorder, is_recorded): (Time, Option<&mut Recorder>, bool),
+        (mut limiting, recorder, is_recorded): (Limiting<'_>, Option<&mut Recorder>, bool),
         http: &Http,
         position: u32,
     ) -> Found {
         let Splices { client_conns, buffers, scratch, turn, configurations, date, remembered, ids, .. } = self;
-        let paper = (&mut scratch[..], *date);
+        let (paper, now) = ((&mut scratch[..], *date), limiting.now);
         let Some(input) = client_conns.get(position).and_then(|client_conn| client_conn.input.as_ref()) else {
             return Found::Partial;
         };
@@ -206,7 +219,7 @@ impl Splices {
         // What a client has closed behind is its last request, not what stands before that.
         let ends = client_conn.peer.has_closed && !has_another(request.body, &bytes[request.bytes.len()..]);
         let close = decision::is_last(http, request, client_conn.requests) || ends;
-        let verdict = decision::judge(http, request, &client_conn.key.source.address);
+        let verdict = decision::judge(http, request, &client_conn.key.source.address, &mut limiting);
         let route = verdict.route(http);
         let group = match &verdict {
             Verdict::Forward { groups, .. } => pick(groups, turn),
@@ -219,6 +232,10 @@ impl Splices {
             Verdict::Forward { .. } => {}
             Verdict::Answer { status, location: Some(template), .. } => {
                 return redirect(paper, request, status, template, close);
+            }
+            Verdict::Limited(Limited { action: LimitAction::Drop, .. }) => return Found::Reset,
+            Verdict::Limited(Limited { action: LimitAction::Refuse, retry_after }) => {
+                return limited(paper, request, retry_after, close);
             }
             Verdict::Answer { status, why: Some(why), .. } => return answer(paper, request, status, close, why),
             Verdict::Answer { status, body, .. } => return write_reply(paper, request, status, None, body, close),
@@ -368,6 +385,19 @@ fn answer(paper: Paper<'_>, request: &Request<'_>, status: u16, close: bool, why
 /// Where a response of ours is written, and when.
 type Paper<'a> = (&'a mut [u8], Option<Date>);
 
+/// The refusal of a request that is beyond a limit.
+fn limited((out, date): Paper<'_>, request: &Request<'_>, retry_after: u32, close: bool) -> Found {
+    let close = close || request.body != Length::None;
+    let (status, why) = (429, Refused::Limited);
+    let head_only = request.method == Method::Head;
+    let retry_after = Some(retry_after);
+    let answer = Reply { status, date, location: None, retry_after, body: &[], head_only, close };
+    match reply::write(out, &answer) {
+        Ok(length) => Found::Reply { length, head: request.bytes.len(), close, status, why: Some(why) },
+        Err(_) => Found::Refuse { status: 500, why: Refused::NoRoom },
+    }
+}
+
 fn redirect((out, date): Paper<'_>, request: &Request<'_>, status: u16, location: &[u8], close: bool) -> Found {
     // The text is written behind the room that the response will need.
     let (head, room) = out.split_at_mut(HEAD_ROOM);
@@ -387,7 +417,8 @@ fn write_reply(
     close: bool,
 ) -> Found {
     let close = close || request.body != Length::None;
-    let answer = Reply { status, date, location, body, head_only: request.method == Method::Head, close };
+    let head_only = request.method == Method::Head;
+    let answer = Reply { status, date, location, retry_after: None, body, head_only, close };
     match reply::write(out, &answer) {
         Ok(length) => Found::Reply { length, head: request.bytes.len(), close, status, why: None },
         Err(_) => Found::Refuse { status: 500, why: Refused::NoRoom },

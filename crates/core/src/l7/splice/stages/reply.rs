@@ -29,7 +29,8 @@ impl Splices {
             return self.abandon(cx, position);
         }
         let head_only = client_conn.exchange.method == Method::Head && client_conn.state != ClientConnState::Reading;
-        let answer = Reply { status, date: self.date, location: None, body: &[], head_only, close: true };
+        let answer =
+            Reply { status, date: self.date, location: None, retry_after: None, body: &[], head_only, close: true };
         match reply::write(&mut self.scratch[..HEAD_ROOM], &answer) {
             Ok(length) => {
                 let all = client_conn.waiting();
