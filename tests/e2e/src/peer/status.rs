@@ -197,6 +197,9 @@ pub struct ServiceStatus {
     /// What its access rules have refused or counted.
     #[serde(default)]
     pub access: Vec<AccessStatus>,
+    /// What its limits have decided.
+    #[serde(default)]
+    pub limits: Vec<LimitStatus>,
     /// Its backends.
     pub backends: Vec<BackendStatus>,
 }
@@ -208,6 +211,17 @@ pub struct AccessStatus {
     pub rule: u16,
     /// Packets that would have begun a connection.
     pub packets_total: u64,
+}
+
+/// A limit of clients.
+#[derive(Clone, Debug, Deserialize)]
+pub struct LimitStatus {
+    /// What it has admitted.
+    pub admitted_total: u64,
+    /// What it has refused.
+    pub refused_total: u64,
+    /// What it would have refused, had it not been a dry run.
+    pub would_refuse_total: u64,
 }
 
 /// A backend of a service.

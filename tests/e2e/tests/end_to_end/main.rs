@@ -31,6 +31,7 @@ mod lab;
 mod lane;
 mod leaks;
 mod lifecycle;
+mod limits;
 mod live;
 mod manager;
 mod memif;
@@ -128,6 +129,7 @@ fn main() -> ExitCode {
         https_draining::tests(),
         crash::tests(),
         leaks::tests(),
+        limits::tests(),
         direct::tests(),
         encapsulated::tests(),
         setup::tests(),
