@@ -104,6 +104,7 @@ pub(crate) fn values_of(series: &str, label: &str) -> Vec<String> {
             let reasons = crate::spans::Lost::ALL.iter().map(|why| why.name()).chain([crate::spans::RING_FULL]);
             reasons.map(str::to_string).collect()
         }
+        ("hairpin_limit_decisions_total", "decision") => words(&["admitted", "refused", "would-refuse", "displaced"]),
         ("hairpin_port_drops_total", "reason") => words(&["missed", "no-mbuf"]),
         ("hairpin_port_steering_rules", "state") => words(&["in", "missing"]),
         _ => Vec::new(),
