@@ -226,7 +226,7 @@ impl ManyWorkers {
 
     /// The engine makes a rule by itself, as when it sets up a connection: in this test, one like another that it has.
     pub(super) fn make_rule(&mut self, key: FlowKey) {
-        let like = self.engine.values().next().expect("there is no rule").rule.clone();
+        let like = self.engine.values().next().expect("there is no rule").rule;
         let held = Held { name: None, rule: Rule { key, ..like }, owner: 0, counters: Counters::default() };
         self.engine.insert(key, held);
     }
