@@ -307,6 +307,11 @@ pub fn check_certificate(file: &Path) -> Result<()> {
     load_file(file, None, &rustls::crypto::aws_lc_rs::default_provider()).map(drop)
 }
 
+/// Whether a text has a private key in PEM form that can be read without a password.
+pub fn has_private_key(text: &[u8]) -> bool {
+    PrivateKeyDer::from_pem_slice(text).is_ok()
+}
+
 /// Judges a text that has a chain and its key: what people look at, its file being `file`, and the SHA-256 of the chain.
 ///
 /// # Errors

@@ -60,6 +60,7 @@ mod unchunk;
 pub use backend_tls::{BackendTls, BackendTlsOptions, SYSTEM_ROOTS, is_server_name, tls_failure};
 pub use certificates::{
     CertificateFiles, CertificateSummary, ServedCertificates, TlsOptions, check_certificate, examine_certificate,
+    has_private_key,
 };
 pub use challenge::Challenges;
 pub use client_certificate::shown_certificate;

@@ -9,7 +9,7 @@ use super::exchange::{line, require_json, tag, versions, with_type};
 use super::kept::{self, PreparedFile};
 use super::{ApiSources, json};
 use bytes::Bytes;
-use hairpin_https::{CertificateSummary, examine_certificate};
+use hairpin_https::{CertificateSummary, examine_certificate, has_private_key};
 use http_body_util::Full;
 use hyper::header::HeaderMap;
 use hyper::{Method, Response, StatusCode};
@@ -229,6 +229,10 @@ fn uploaded(body: &[u8]) -> Result<NewCertificate, Refused> {
     }
     if chain.contains("PRIVATE KEY-----") || key.contains("CERTIFICATE-----") {
         return Err(form("`chain` has certificates alone, and `key` a private key alone"));
+    }
+    // Of both together a reader cannot say which is damaged.
+    if !has_private_key(key.as_bytes()) {
+        return Err(form("`key` has no private key in PEM form that can be read without a password"));
     }
     let pem = format!("{}\n{}\n", chain.trim_end(), key.trim_end()).into_bytes();
     if pem.len() as u64 > PEM_BYTES_MAX {
