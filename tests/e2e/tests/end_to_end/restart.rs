@@ -224,8 +224,8 @@ fn other_layout() -> Result<()> {
     scene.hairpin.end(Signal::SIGTERM)?;
     let files = remnants::memory(scene.hairpin.instance());
     let of = |end: &str| files.iter().find(|file| file.extension().is_some_and(|extension| extension == end));
-    let (Some(file), Some(_), 2) = (of("connections"), of("splices"), files.len()) else {
-        bail!("the shared memory should be two files: {files:?}")
+    let (Some(file), Some(_), Some(_), 3) = (of("connections"), of("splices"), of("limits"), files.len()) else {
+        bail!("the shared memory should be three files: {files:?}")
     };
     let memory = std::fs::OpenOptions::new().read(true).write(true).open(file)?;
     let mut header = [0; 16];
