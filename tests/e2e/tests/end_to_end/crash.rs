@@ -144,10 +144,10 @@ impl Scene {
             let begins = view.state == "syn-sent";
             // What the programs have set up is counted by its rules alone. When it is over these go, and until the worker hears
             // of their counters, which a kill may prevent, there are none.
-            // Of direct server return the client's FIN ends it: the backend's is not seen.
+            let is_over = matches!(view.state.as_str(), "closed" | "reset");
+            // Of direct server return they tell the worker what they have begun, without its packets.
             let is_direct = matches!(self.combination.way, Way::Direct(_));
-            let ends = matches!(view.state.as_str(), "closed" | "reset") || is_direct && view.state == "fin-client";
-            let goes = self.combination.set_up && ends;
+            let goes = self.combination.set_up && (is_over || is_direct);
             let counted = view.packets[0] > 0 || begins || goes;
             ensure!(view.backend.starts_with("server") && counted, "{view:?}");
         }
