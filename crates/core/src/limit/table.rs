@@ -147,7 +147,7 @@ impl LimitTable {
         LimitTable { shared: Some(Arc::new(shared)), lane: WORKERS }
     }
 
-    /// The same table for the runtimes of this process, which count connections of their own.
+    /// The table of limits as the runtimes of this process have it, which count connections of their own.
     pub fn of_runtimes(&self) -> LimitTable {
         let lane = self.shared.as_ref().map_or(WORKERS, |shared| shared.lane);
         LimitTable { shared: self.shared.clone(), lane }

@@ -308,7 +308,9 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         }
         connection.created = now;
         connection.proof = 0;
-        connection.flags.put(Flags::REVIVED, connection.flags.has(Flags::PROVEN));
+        // Of direct server return the backend's answer is not seen, and packets of the client's end prove nothing.
+        let was_proven = connection.flags.0 & (Flags::PROVEN | Flags::DIRECT) == Flags::PROVEN;
+        connection.flags.put(Flags::REVIVED, was_proven);
         connection.flags.clear(Flags::PROVEN | Flags::CHALLENGED);
         connection.flags.clear(Flags::BACKEND_CLOSED_FIRST | Flags::JUDGED | Flags::REPORTED | Flags::TOLD);
         connection.flags.put(Flags::JUDGED, connection.flags.has(Flags::DIRECT));
