@@ -12,7 +12,7 @@ use hairpin_e2e::{command, remnants};
 use libtest_mimic::Trial;
 use nix::sys::signal::Signal;
 use serde_json::json;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::FileExt;
 use std::thread::sleep;
@@ -72,9 +72,15 @@ impl Scene {
         bail!("not all of {all} connections are offloaded, or rules are left over: {:?}", self.hairpin.offload()?)
     }
 
+    /// The connections that the scene holds open. Those of `new_ones_work` may still be closing.
     fn connections(&self) -> Result<BTreeMap<String, ConnectionView>> {
+        let idle = self.idle.iter().map(http::HttpConnection::ends).collect::<Result<HashSet<_>>>()?;
         let all = self.hairpin.connections(&json!({}))?;
-        Ok(all.into_iter().map(|view| (format!("{} {}", view.client, view.vip), view)).collect())
+        let named = all.into_iter().map(|view| (format!("{} {}", view.client, view.vip), view));
+        let to = format!(":{}", IPERF_PORTS[0]);
+        let held: BTreeMap<_, _> = named.filter(|(name, _)| idle.contains(name) || name.ends_with(&to)).collect();
+        ensure!(held.len() >= idle.len() + 5, "only {} connections are known: {held:?}", held.len());
+        Ok(held)
     }
 
     /// All connections are there again, with the same backends, and their counters and clocks have gone on.
