@@ -205,12 +205,25 @@ fn is_reset(error: &std::io::Error) -> bool {
 
 /// One request on a connection of its own; name of the server that answered. The page must be `expected`.
 pub fn once(to: SocketAddr, page: &str, expected: &[u8], timeout: Duration) -> Result<String> {
+    once_from(to, page, expected, timeout).1
+}
+
+/// [`once`], and the port of the client's end if there was a connection.
+pub fn once_from(to: SocketAddr, page: &str, expected: &[u8], timeout: Duration) -> (Option<u16>, Result<String>) {
     let start = Instant::now();
-    let mut connection = HttpConnection::open(to, timeout)?;
-    let answer = connection.get(page, true, timeout.saturating_sub(start.elapsed()).max(Duration::from_millis(1)))?;
-    ensure!(answer.status == 200, "HTTP status {}", answer.status);
-    ensure!(answer.body == expected, "other bytes than the page's ({} of them)", answer.body.len());
-    Ok(answer.server()?.to_owned())
+    let mut connection = match HttpConnection::open(to, timeout) {
+        Ok(connection) => connection,
+        Err(error) => return (None, Err(error)),
+    };
+    let port = connection.stream.local_addr().ok().map(|from| from.port());
+    let mut answer = || {
+        let answer =
+            connection.get(page, true, timeout.saturating_sub(start.elapsed()).max(Duration::from_millis(1)))?;
+        ensure!(answer.status == 200, "HTTP status {}", answer.status);
+        ensure!(answer.body == expected, "other bytes than the page's ({} of them)", answer.body.len());
+        Ok(answer.server()?.to_owned())
+    };
+    (port, answer())
 }
 
 #[cfg(test)]

@@ -22,6 +22,8 @@ const STACK: usize = 128 << 10;
 pub struct RequestRecord {
     /// Which of the targets it was for.
     pub target: usize,
+    /// The port of the client's end, if there was a connection.
+    pub from: Option<u16>,
     /// When it began.
     pub start: Instant,
     /// When it ended.
@@ -114,7 +116,7 @@ fn request(
 ) {
     let start = Instant::now();
     let fail = |why: String| {
-        let _ = send.send(RequestRecord { target, start, end: Instant::now(), result: Err(why) });
+        let _ = send.send(RequestRecord { target, from: None, start, end: Instant::now(), result: Err(why) });
     };
     if in_flight.load(Ordering::Relaxed) >= IN_FLIGHT_MAX {
         return fail(format!("{IN_FLIGHT_MAX} requests are on their way already"));
@@ -122,8 +124,9 @@ fn request(
     in_flight.fetch_add(1, Ordering::Relaxed);
     let (expected, sender, counter) = (expected.clone(), send.clone(), in_flight.clone());
     let body = move || {
-        let result = http::once(to, page, &expected, timeout).map_err(|error| format!("{error:#}"));
-        let _ = sender.send(RequestRecord { target, start, end: Instant::now(), result });
+        let (from, result) = http::once_from(to, page, &expected, timeout);
+        let result = result.map_err(|error| format!("{error:#}"));
+        let _ = sender.send(RequestRecord { target, from, start, end: Instant::now(), result });
         counter.fetch_sub(1, Ordering::Relaxed);
     };
     if let Err(error) = std::thread::Builder::new().stack_size(STACK).spawn(body) {
