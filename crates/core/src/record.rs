@@ -6,7 +6,7 @@
 
 mod ring;
 
-pub use ring::{Message, Recorder, Records};
+pub use ring::{Look, Message, Recorder, Records};
 
 use crate::flow::Endpoint;
 use crate::l7::head::{Request, Span, agent_and_referer_in};

@@ -10,6 +10,7 @@ use crate::l7::head::{Request, Span};
 use crate::table::sync::{Apart, AtomicU64, Ordering, Words};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::ops::Range;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// What comes out of a ring.
@@ -344,27 +345,19 @@ impl core::fmt::Debug for Records {
 impl Records {
     /// Shows all messages that are there to `each`, in the order in which they were written. Those that come meanwhile are for the
     /// next time. Returns how much of the ring they took, of 256 parts, rounded up: 0 if there were none.
-    pub fn read(&mut self, mut each: impl FnMut(Message<'_>)) -> u32 {
+    pub fn read(&mut self, each: impl FnMut(Message<'_>)) -> u32 {
+        self.read_some(usize::MAX, each).share
+    }
+
+    /// [`Records::read`] of as many messages as begin in the first `bytes` of what is there.
+    pub fn read_some(&mut self, bytes: usize, mut each: impl FnMut(Message<'_>)) -> Look {
         let written = self.shared.written.load(Ordering::Acquire);
-        let share = (256 * (written - self.read)).div_ceil(self.shared.words.len() as u64);
-        while self.read < written {
-            let Some(word) = self.shared.words.get(self.at) else {
-                // The last message ended where the ring does.
-                self.at = 0;
-                continue;
-            };
-            let prefix: Prefix = zerocopy::transmute!(word.load(Ordering::Relaxed));
-            let words = usize::from(prefix.words);
-            if prefix.kind == WRAP || words == 0 {
-                self.read += (self.shared.words.len() - self.at) as u64;
-                self.at = 0;
-                continue;
-            }
-            let message = self.shared.words.get(self.at..self.at + words).unwrap_or_default();
+        let share = (256 * (written - self.read)).div_ceil(self.shared.words.len() as u64) as u32;
+        let until = written.min(self.read.saturating_add((bytes / WORD) as u64));
+        while self.read < until {
+            let Some((prefix, place)) = self.next_message() else { continue };
             self.message.clear();
-            self.message.extend(message.iter().map(|word| word.load(Ordering::Relaxed)));
-            self.at += words;
-            self.read += words as u64;
+            self.message.extend(self.shared.words.get(place).unwrap_or_default().iter().map(load));
             // The writer may have its room again.
             self.shared.read.store(self.read, Ordering::Release);
             let message = self.message.as_mut_bytes();
@@ -375,13 +368,58 @@ impl Records {
                 each(message);
             }
         }
-        share as u32
+        Look { share, is_all: self.read >= written }
+    }
+
+    /// Passes over all messages that are there; how many ends of exchanges and connections were among them.
+    pub fn discard(&mut self) -> u64 {
+        let written = self.shared.written.load(Ordering::Acquire);
+        let mut count = 0;
+        while self.read < written {
+            let message = self.next_message();
+            count += u64::from(message.is_some_and(|(prefix, _)| matches!(prefix.kind, ENDED | WHOLE)));
+        }
+        self.shared.read.store(self.read, Ordering::Release);
+        count
+    }
+
+    /// Goes past the next message that has been written, and says where it lies. `None`: past the ring's end.
+    fn next_message(&mut self) -> Option<(Prefix, Range<usize>)> {
+        let Some(word) = self.shared.words.get(self.at) else {
+            // The last message ended where the ring does.
+            self.at = 0;
+            return None;
+        };
+        let prefix: Prefix = zerocopy::transmute!(load(word));
+        let words = usize::from(prefix.words);
+        if prefix.kind == WRAP || words == 0 {
+            self.read += (self.shared.words.len() - self.at) as u64;
+            self.at = 0;
+            return None;
+        }
+        let place = self.at..self.at + words;
+        self.at += words;
+        self.read += words as u64;
+        Some((prefix, place))
     }
 
     /// Records that found no room so far.
     pub fn lost(&self) -> u64 {
         self.shared.lost.load(Ordering::Relaxed)
     }
+}
+
+/// What [`Records::read_some`] has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Look {
+    /// How much of the ring was in use, of 256 parts, rounded up.
+    pub share: u32,
+    /// All that was there has been read.
+    pub is_all: bool,
+}
+
+fn load(word: &AtomicU64) -> u64 {
+    word.load(Ordering::Relaxed)
 }
 
 /// Puts the last of a head's bytes behind those before.

@@ -1,6 +1,6 @@
 //! Puts the two parts of an exchange's record together: what its request says of itself, and its end.
 
-use hairpin_core::record::{Message, Record, Records, TEXT_BYTES_MAX, Texts};
+use hairpin_core::record::{Look, Message, Record, Records, TEXT_BYTES_MAX, Texts};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Exchanges of a worker that have begun and not ended, at most, whose texts are kept. Beyond that the oldest one's are
@@ -8,6 +8,10 @@ use std::collections::{BTreeMap, VecDeque};
 pub(crate) const TEXTS_MAX: usize = 1 << 18;
 /// Bytes of their texts at most.
 pub(crate) const TEXTS_BYTES_MAX: usize = 64 << 20;
+
+/// Bytes of a worker's ring that one look takes out at most: so their lines take a bounded room, and the log can end in the midst of a
+/// large ring.
+const LOOK_BYTES: usize = 1 << 20;
 
 /// What is known of an exchange until it ends.
 struct Begun {
@@ -72,11 +76,11 @@ impl Joiner {
         self.records.lost()
     }
 
-    /// Shows each record that has come to `each`, with the texts that are known. Returns how much of the ring was in use
-    /// ([`Records::read`]).
-    pub(super) fn read(&mut self, mut each: impl FnMut(&Record, &Texts<'_>)) -> u32 {
+    /// Shows each record that has come to `each`, with the texts that are known: those in the first [`LOOK_BYTES`] of what the ring
+    /// has.
+    pub(super) fn read(&mut self, mut each: impl FnMut(&Record, &Texts<'_>)) -> Look {
         let Joiner { records, open } = self;
-        records.read(|message| match message {
+        records.read_some(LOOK_BYTES, |message| match message {
             Message::Begun(number, volumes, texts) => open.add(number, Begun::new(volumes, &texts)),
             Message::Ended(mut record) => match open.take(record.number) {
                 Some(entry) => {
@@ -87,6 +91,11 @@ impl Joiner {
             },
             Message::Whole(record, texts) => each(&record, &texts),
         })
+    }
+
+    /// Takes out what is left; how many records of ended exchanges and connections that was.
+    pub(super) fn discard(&mut self) -> u64 {
+        self.records.discard()
     }
 }
 

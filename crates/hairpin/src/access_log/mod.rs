@@ -18,8 +18,13 @@ pub(crate) use settings::{FORMS, Template, usual_fields};
 
 /// Bounds of the access log.
 pub(crate) mod limits {
+    use std::time::Duration;
+
     pub(crate) use super::join::{TEXTS_BYTES_MAX, TEXTS_MAX};
     pub(crate) use super::output::RETRY_AFTER;
+
+    /// How long lines are still made and written when the process ends. What is in the rings then is lost, and counted.
+    pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 }
 
 use crate::config::ServiceSettings;
@@ -31,6 +36,7 @@ use hairpin_core::l7::trace::TraceContext;
 use hairpin_core::record::{Record, Recorder, Records, Texts};
 use hairpin_linux::cpu;
 use join::Joiner;
+use limits::PATIENCE;
 use line::{LineWriter, Names};
 use output::TELL_EVERY;
 use std::ops::Range;
@@ -48,8 +54,8 @@ const LOOK_LATER: Duration = Duration::from_millis(100);
 /// The nice value of the thread: packets go first. Beside a worker that needs all of a core it still gets an eighth of it, enough for
 /// tens of thousands of lines a second.
 const NICE: i32 = 5;
-/// How long the end of a process waits at most for what is still to be written.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long the end of a process waits at most beyond that: for an output that takes its time, and to count.
+const GRACE: Duration = Duration::from_secs(3);
 
 /// The process's access log. Clones are the same log.
 #[derive(Clone, Default)]
@@ -109,7 +115,7 @@ struct Counts {
 pub(crate) struct AccessLogReading {
     /// Lines handed to the output.
     pub(crate) written: u64,
-    /// Records that found a worker's ring full.
+    /// Records that found a worker's ring full, or were still in one when the process ended.
     pub(crate) records_lost: u64,
     /// Lines that the output has not taken.
     pub(crate) lines_lost: u64,
@@ -170,7 +176,7 @@ impl AccessLog {
         let Some(thread) = lock(&self.0.thread).take() else { return };
         thread.thread().unpark();
         let begun = Instant::now();
-        while !thread.is_finished() && begun.elapsed() < PATIENCE {
+        while !thread.is_finished() && begun.elapsed() < PATIENCE + GRACE {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -232,17 +238,20 @@ fn write(shared: &Shared) {
     let mut told = None;
     let (mut batch, mut lines, mut writer) = (Batch::default(), Vec::new(), LineWriter::default());
     let mut looked = Instant::now();
+    let mut ends_since = None;
     loop {
         // Before the rings are read for the last time.
-        let ends = shared.ends.load(Ordering::Relaxed);
+        if shared.ends.load(Ordering::Relaxed) {
+            ends_since.get_or_insert_with(Instant::now);
+        }
         joiners.extend(lock(&shared.fresh).drain(..).map(Joiner::new));
         let plan = lock(&shared.plan).clone();
         if shared.reopens.swap(false, Ordering::Relaxed) {
             output.as_mut().into_iter().for_each(Output::reopen);
         }
-        let (now, epoch, mut fullest) = (Instant::now(), epoch(), 0);
+        let (now, epoch, mut fullest, mut is_all) = (Instant::now(), epoch(), 0, true);
         for joiner in &mut joiners {
-            let share = joiner.read(|record, texts| {
+            let look = joiner.read(|record, texts| {
                 let Some(plan) = &plan else { return };
                 let started = epoch.saturating_add(record.started);
                 plan.push_span((record, texts), started);
@@ -253,7 +262,8 @@ fn write(shared: &Shared) {
                     batch.lines.push((record.started.saturating_add(record.took), from..batch.bytes.len()));
                 }
             });
-            fullest = fullest.max(share);
+            fullest = fullest.max(look.share);
+            is_all &= look.is_all;
         }
         let lost = joiners.iter().map(Joiner::lost).sum();
         let before = shared.counts.records_lost.swap(lost, Ordering::Relaxed);
@@ -270,10 +280,23 @@ fn write(shared: &Shared) {
             shared.counts.written.fetch_add(written.written, Ordering::Relaxed);
             shared.counts.lines_lost.fetch_add(written.lost, Ordering::Relaxed);
         }
-        if ends {
-            return;
+        match ends_since {
+            Some(_) if is_all => return,
+            Some(since) if since.elapsed() > PATIENCE => {
+                let left: u64 = joiners.iter_mut().map(Joiner::discard).sum();
+                shared.counts.records_lost.fetch_add(left, Ordering::Relaxed);
+                let what = format!(
+                    "warning: the access log lost {left} records: their lines were not written within {PATIENCE:?} of the \
+                     process's end"
+                );
+                tell(EventKind::Limit, &what);
+                return;
+            }
+            _ => {}
         }
-        std::thread::park_timeout(pause(fullest, now.duration_since(looked)));
+        if is_all {
+            std::thread::park_timeout(pause(fullest, now.duration_since(looked)));
+        }
         looked = now;
     }
 }

@@ -56,19 +56,29 @@ fn offer(recorder: &mut Recorder) {
     }
 }
 
-#[test]
-fn every_record_offered_is_a_line_or_counted() {
-    const ALL: u64 = 200_000;
-    let log = Log::new("offered");
-    // The smallest: two of the longest messages.
-    let mut recorder = log.log.recorder(0);
-    (0..ALL).for_each(|_| offer(&mut recorder));
+fn every_record_is_a_line_or_counted(ring_bytes: usize, all: u64) -> AccessLogReading {
+    let log = Log::new(&format!("offered-{ring_bytes}"));
+    let mut recorder = log.log.recorder(ring_bytes);
+    (0..all).for_each(|_| offer(&mut recorder));
     let reading = log.ended();
-    assert_eq!((reading.written + reading.records_lost, reading.lines_lost), (ALL, 0), "{reading:?}");
-    assert!(reading.records_lost > 0, "more was offered than fits: {reading:?}");
+    assert_eq!((reading.written + reading.records_lost, reading.lines_lost), (all, 0), "{reading:?}");
     let lines = std::fs::read_to_string(&log.path).unwrap();
     assert_eq!(lines.lines().count() as u64, reading.written);
     assert!(lines.lines().all(|line| line.starts_with('{') && line.ends_with('}')));
+    reading
+}
+
+#[test]
+fn every_record_offered_is_a_line_or_counted() {
+    // The smallest ring: two of the longest messages.
+    let reading = every_record_is_a_line_or_counted(0, 200_000);
+    assert!(reading.records_lost > 0, "more was offered than fits: {reading:?}");
+}
+
+#[test]
+fn records_left_in_a_ring_at_the_end_are_lines_or_counted() {
+    let reading = every_record_is_a_line_or_counted(64 << 20, 300_000);
+    assert!(reading.written > 0, "the log had time for some: {reading:?}");
 }
 
 #[test]

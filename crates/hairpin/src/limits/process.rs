@@ -76,6 +76,12 @@ pub(super) const PROCESS: Group = Group {
             "Lines are lost meanwhile; a warning once a minute.",
         ),
         limit(
+            "time for the access log's last lines when the process ends",
+            Time(access_log::PATIENCE),
+            RECORDS_LOST,
+            "Records that are still in a ring are counted and have no line; a warning says how many.",
+        ),
+        limit(
             "spans that wait for their export",
             Option(&TRACING, "queue", "spans"),
             SPANS_QUEUE_FULL,

@@ -119,3 +119,22 @@ fn reader_beside_the_writer_sees_whole_messages_in_order() {
     assert!(seen > 0);
     assert_eq!(seen + records.lost(), u64::from(ALL));
 }
+
+#[test]
+fn ring_is_read_in_parts_and_its_rest_counted() {
+    let (mut recorder, mut records) = Recorder::new(1 << 16);
+    // More than once around.
+    for round in 0..5 {
+        for number in 1..=100 {
+            recorder.whole(&record(number), &Texts { line: b"GET /", ..Texts::default() });
+            assert_ne!(recorder.begin([0; 2], &Texts::default()), LOST);
+            recorder.end(&record(number));
+        }
+        let mut seen = 0;
+        let look = records.read_some(1000, |message| seen += u64::from(!matches!(message, Message::Begun(..))));
+        assert!(seen > 0 && !look.is_all && look.share > 0, "round {round}: {seen} records, {look:?}");
+        assert_eq!(seen + records.discard(), 200, "round {round}");
+        assert_eq!(records.read_some(1000, |_| panic!("nothing is left")), Look { share: 0, is_all: true });
+    }
+    assert_eq!(records.lost(), 0);
+}
