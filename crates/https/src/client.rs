@@ -118,6 +118,7 @@ async fn serve(counted: Counted, mut client: Client, service: TerminatedService,
         local.counts.service(client.service, |service| service.refused += 1);
         return tcp.reset();
     };
+    client.control.set_held();
     match &service.tls {
         Some(config) => {
             if let Some(stream) = handshake(local, config, tcp, until).await {

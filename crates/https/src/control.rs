@@ -1,6 +1,6 @@
 //! Tells a client's connection, or a stream of it, to come to its end.
 
-use hairpin_core::flow::{Endpoint, FlowKey};
+use hairpin_core::flow::{Address, Endpoint, FlowKey};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -32,6 +32,8 @@ struct Listed {
     protocol: Cell<&'static str>,
     /// The number of the backend that a request was given last.
     backend: Cell<Option<u16>>,
+    /// Limits of its client count it.
+    is_held: Cell<bool>,
     requests: Cell<u32>,
     began: Instant,
     /// When its last request began or ended.
@@ -78,6 +80,11 @@ impl Control {
     /// A proxy has said which client the connection is of.
     pub(crate) fn set_client(&self, client: Endpoint) {
         self.listed.iter().for_each(|listed| listed.key.set(FlowKey { source: client, ..listed.key.get() }));
+    }
+
+    /// Notes that limits of its client count it from now on.
+    pub(crate) fn set_held(&self) {
+        self.listed.iter().for_each(|listed| listed.is_held.set(true));
     }
 
     /// Whether the connection is to end with the requests that it has. If not, `cx` is woken when it is.
@@ -128,7 +135,8 @@ impl Controls {
         self.connections.set(self.connections.get() + 1);
         let began = Instant::now();
         let (protocol, requests, active) = (Cell::new("tls"), Cell::new(0), Cell::new(began));
-        let listed = Listed { key: Cell::new(key), protocol, backend: Cell::new(None), requests, began, active };
+        let (backend, is_held) = (Cell::new(None), Cell::new(false));
+        let listed = Listed { key: Cell::new(key), protocol, backend, is_held, requests, began, active };
         self.insert(service, Some(listed), None)
     }
 
@@ -184,6 +192,15 @@ impl Controls {
             })
         });
         listed.take(most).collect()
+    }
+
+    /// Shows the service and client of each connection that limits of its client count.
+    pub(crate) fn each_held(&self, mut each: impl FnMut(u16, &Address)) {
+        for control in self.all.borrow().values() {
+            if let Some(listed) = control.listed.as_ref().filter(|listed| listed.is_held.get()) {
+                each(control.service, &listed.key.get().source.address);
+            }
+        }
     }
 
     /// How many connections there are.

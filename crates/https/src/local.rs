@@ -267,6 +267,12 @@ impl Local {
         self.pool.borrow_mut().follow(snapshot);
         let setup = Rc::new(Setup::new(configuration));
         let before = self.setup.replace(Rc::clone(&setup));
+        let [services, former] = [&setup.snapshot.services, &before.snapshot.services];
+        if limit::have_new(services, former) {
+            self.controls.each_held(|service, client| {
+                limit::hold_anew(services, former, &self.limits, (service, client));
+            });
+        }
         self.controls.drain(|service| setup.continues(&before, service));
     }
 

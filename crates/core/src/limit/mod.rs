@@ -16,6 +16,7 @@ mod tests;
 pub use held::CONCURRENT_MAX;
 pub use table::{AHEAD_MAX, ENTRIES_OF_SET, LimitTable, TRIES_MAX, Taken};
 
+use crate::config::Service;
 use crate::flow::Address;
 use crate::l7::head::Request;
 use crate::time::{Duration, Time};
@@ -272,6 +273,33 @@ pub fn hold(limits: &[Limit], table: &LimitTable, address: &Address) {
     for key in concurrent(limits, table, address) {
         let _ = table.hold(key, u32::MAX);
     }
+}
+
+/// [`hold`] of a connection of a service with this number, which is counted by the limits that the service had `before`.
+pub fn hold_anew(services: &[Service], before: &[Service], table: &LimitTable, (service, address): (u16, &Address)) {
+    let before = limits_of(before, service.into());
+    for limit in limits_of(services, service.into()).iter().filter(|limit| is_new(limit, before)) {
+        let _ = table.hold(table.key(limit.id, &limit.client(address)), u32::MAX);
+    }
+}
+
+fn limits_of(services: &[Service], number: usize) -> &[Limit] {
+    services.get(number).map_or(&[], |service| &service.limits)
+}
+
+/// Whether a limit of connections at a time is none of those `before`.
+fn is_new(limit: &Limit, before: &[Limit]) -> bool {
+    let is_of = |limit: &Limit| matches!(limit.kind, LimitKind::Concurrent(_));
+    is_of(limit) && !before.iter().any(|other| is_of(other) && other.id == limit.id)
+}
+
+/// Whether services that were `before`, by number, have limits of connections at a time that count none of the connections that are
+/// there ([`hold_anew`]).
+pub fn have_new(services: &[Service], before: &[Service]) -> bool {
+    let has_new = |(number, service): (usize, &Service)| {
+        service.limits.iter().any(|limit| is_new(limit, limits_of(before, number)))
+    };
+    services.iter().enumerate().any(has_new)
 }
 
 /// A connection of the client at `address` that the limits of connections at a time have counted has ended.

@@ -1,7 +1,9 @@
 //! Limits of clients' connections, where a connection begins and where it is over.
 
 use super::Worker;
+use crate::config::Snapshot;
 use crate::flow::{Address, FlowKey};
+use crate::l4::connection::Flags;
 use crate::limit::{self, Limit, Limited, Limiting};
 use crate::offload::OffloadPolicy;
 use crate::table::Table;
@@ -32,6 +34,22 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             true => limit::hold(limits, &self.limits, address),
             false => limit::release(limits, &self.limits, address),
         }
+    }
+
+    /// Has the limits that come with this snapshot count the connections that are there, so that none of them is counted out that was
+    /// not counted.
+    pub(super) fn count_for_new_limits(&self, before: &Snapshot) {
+        if !limit::have_new(&self.snapshot.services, &before.services) {
+            return;
+        }
+        for position in self.slab.positions() {
+            let connection = self.slab.at(position);
+            if connection.flags.has(Flags::COUNTED) {
+                let client = (connection.service, &connection.client.address);
+                limit::hold_anew(&self.snapshot.services, &before.services, &self.limits, client);
+            }
+        }
+        self.splices.count_for_new_limits(&self.snapshot, before, &self.limits);
     }
 
     fn limits_of(&self, service: u16) -> &[Limit] {

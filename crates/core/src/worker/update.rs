@@ -1,8 +1,8 @@
 //! Another snapshot for a running worker: made elsewhere, taken over between two bursts, what it replaces handed back.
 //!
-//! Taking over takes time in proportion to services and backends, never to connections, with one exception: when the
+//! Taking over takes time in proportion to services and backends, never to connections, with two exceptions. When the
 //! full-NAT pool has other addresses or ports, every connection that has its source from the pool is marked in the new one
-//! (some 20 ns each).
+//! (some 20 ns each). When a limit of connections at a time is new, it counts all connections of its service.
 //!
 //! # What goes on as it was
 //! Connections, whatever the new snapshot says about their service: they keep their backend, their translation and, until
@@ -116,6 +116,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         let has_followed = update.ports.follow(&mut self.ports);
         self.carry_statistics(&mut update);
         swap(&mut self.snapshot, &mut update.snapshot);
+        self.count_for_new_limits(&update.snapshot);
         swap(&mut self.services, &mut update.services);
         swap(&mut self.backends, &mut update.backends);
         swap(&mut self.guessed, &mut update.guessed);

@@ -1,6 +1,6 @@
 //! Limits of clients' connections.
 
-use super::Context;
+use super::{Context, Splices};
 use crate::config::Snapshot;
 use crate::flow::Address;
 use crate::frame::FrameIo;
@@ -22,6 +22,16 @@ impl<IO: FrameIo> Context<'_, IO> {
     /// A client's connection is there, whatever limits say, or is over.
     pub(super) fn count_for_limits(&self, service: u16, address: &Address, there: bool) {
         count_for_limits(self.snapshot, self.limits, (service, address), there);
+    }
+}
+
+impl Splices {
+    /// Has the limits that come with `snapshot` count the clients' connections that are there.
+    pub(crate) fn count_for_new_limits(&self, snapshot: &Snapshot, before: &Snapshot, table: &LimitTable) {
+        for (_, client_conn) in self.client_conns.iter().filter(|(_, client_conn)| client_conn.is_open) {
+            let client = (client_conn.service, &client_conn.key.source.address);
+            limit::hold_anew(&snapshot.services, &before.services, table, client);
+        }
     }
 }
 

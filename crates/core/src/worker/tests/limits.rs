@@ -69,6 +69,27 @@ fn next_process_counts_the_connections_that_it_adopts() {
 }
 
 #[test]
+fn limits_that_come_by_a_reload_count_the_connections_that_are_there() {
+    let mut fixture = OneWorker::new(false, |_| {});
+    let port = |port| client(false, 1, port);
+    let backends = [1, 2].map(|number| fixture.open(port(number)));
+    for (id, next) in [(7, 10), (7, 20), (8, 30)] {
+        let mut services = fixture.snapshot().services.to_vec();
+        let limits: Box<[Limit]> = Box::from([Limit { id, ..limit(LimitKind::Concurrent(3)) }]);
+        services.iter_mut().for_each(|service| service.limits = limits.clone());
+        fixture.reconfigure(services, |_| {});
+        let backend = fixture.open(port(next));
+        assert!(!connects(&mut fixture, port(next + 1)), "limit {id}: two connections were there, and one has begun");
+        close(&mut fixture, port(next), backend);
+    }
+    close(&mut fixture, port(1), backends[0]);
+    for number in [40, 41] {
+        fixture.open(port(number));
+    }
+    assert!(!connects(&mut fixture, port(42)), "one that has ended counts no more, and was counted once");
+}
+
+#[test]
 fn connections_within_a_time_have_a_rate() {
     let rate = Rate::new(2, Duration::from_secs(10), 2).unwrap();
     let mut fixture = limited(false, limit(LimitKind::Connections(rate)));
