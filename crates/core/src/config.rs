@@ -80,6 +80,43 @@ pub enum Algorithm {
     Maglev,
     /// Maglev's table indexed by a hash of the client's address alone: one client, one backend.
     SourceHash,
+    /// Maglev's table indexed by a hash of a field of each request, [`Service::hash_name`]; without that field by the client's
+    /// address.
+    HeaderHash,
+    /// Likewise by a hash of the cookie [`Service::hash_name`] of each request.
+    CookieHash,
+    /// Likewise by a hash of the path of each request, without its query.
+    PathHash,
+    /// The one of two drawn at random by weight whose latency times requests, per weight, is less: peak EWMA
+    /// ([`Latencies`](crate::balance::Latencies)).
+    LeastLatency,
+}
+
+impl Algorithm {
+    /// Whether it goes by requests, so that only services that have some can have it.
+    pub fn is_of_requests(self) -> bool {
+        self.hashes_requests() || self == Algorithm::LeastLatency
+    }
+
+    /// Whether a part of each request chooses.
+    pub fn hashes_requests(self) -> bool {
+        matches!(self, Algorithm::HeaderHash | Algorithm::CookieHash | Algorithm::PathHash)
+    }
+
+    /// Whether it needs [`Service::hash_name`].
+    pub fn has_hash_name(self) -> bool {
+        matches!(self, Algorithm::HeaderHash | Algorithm::CookieHash)
+    }
+
+    /// Whether backends are chosen by Maglev's table.
+    pub fn is_hash(self) -> bool {
+        matches!(self, Algorithm::Maglev | Algorithm::SourceHash) || self.hashes_requests()
+    }
+
+    /// Whether all connections, or requests, of one key belong to one backend.
+    pub fn has_affinity(self) -> bool {
+        self == Algorithm::SourceHash || self.hashes_requests()
+    }
 }
 
 /// Numbers of backends there can be: 0 to one less than this.
@@ -213,6 +250,9 @@ pub struct Service {
     pub outer: Outer,
     /// How backends are chosen.
     pub algorithm: Algorithm,
+    /// The field, in small letters, or the cookie that [`Algorithm::HeaderHash`] or [`Algorithm::CookieHash`] goes by; empty
+    /// for others.
+    pub hash_name: Box<[u8]>,
     /// The policy for packets of unknown connections.
     pub unknown: UnknownPacket,
     /// Which clients' connections may begin, of a service without requests; `None`: all.
@@ -323,6 +363,7 @@ impl Service {
             forwarding: Forwarding::default(),
             outer: Outer::default(),
             algorithm: Algorithm::default(),
+            hash_name: Box::default(),
             unknown: UnknownPacket::default(),
             access: None,
             limits: Box::default(),

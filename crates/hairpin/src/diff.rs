@@ -327,6 +327,7 @@ fn service(out: &mut Vec<String>, before: DiffSide<'_>, after: DiffSide<'_>) {
         say("unknown", both.map(|service| service.unknown.word().to_string()), "");
     }
     say("balance", both.map(|service| service.algorithm.word().to_string()), "");
+    say("hash_name", both.map(hash_name), "");
     say("all_down", both.map(|service| service.all_down.word().to_string()), "");
     if !after.service.kind.is_group() {
         times(&mut say, before, after);
@@ -349,6 +350,14 @@ fn service(out: &mut Vec<String>, before: DiffSide<'_>, after: DiffSide<'_>) {
         out.push(format!("{who}: names of backends: {} -> {}", names[0], names[1]));
     }
     backends(out, before.service, after.service);
+}
+
+/// The field or cookie that chooses backends.
+fn hash_name(service: &Service) -> String {
+    match &*service.hash_name {
+        [] => "none".to_string(),
+        name => String::from_utf8_lossy(name).into_owned(),
+    }
 }
 
 /// The outer headers of direct server return.

@@ -58,6 +58,9 @@ impl Drop for Counted {
 /// Counts a connection to a backend that could not be made.
 pub(crate) fn count_failed(counts: &Counts, number: u16, error: &io::Error) {
     counts.backend(number, |backend| backend.failed += u64::from(!is_no_room(error)));
+    if !is_no_room(error) {
+        counts.slow(number);
+    }
     let is_of_peer = matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof);
     counts.change(|statistics| statistics.backend_handshakes_failed += u64::from(is_of_peer));
 }

@@ -13,6 +13,7 @@ use crate::http2_backend::{Unfit, Ways};
 use crate::local::Local;
 use crate::recording::Recording;
 use crate::setup::Setup;
+use hairpin_core::balance::Demand;
 use hairpin_core::config::BackendState;
 use hairpin_core::flow::{Endpoint, FlowKey};
 use hairpin_core::l7::body::Length;
@@ -76,6 +77,8 @@ pub(crate) struct Exchange {
     backend: Option<(u16, Endpoint)>,
     /// The value of the client's cookie.
     asked_for: Option<u64>,
+    /// The hash of the part of the request that chooses the backend.
+    hash: Option<u64>,
     /// The value of the cookie to set.
     sticky: Option<u64>,
     /// The trace it belongs to, if its service's are marked.
@@ -177,6 +180,7 @@ impl Exchange {
             chosen_by: Rc::clone(setup),
             backend: None,
             asked_for: http.sticky.as_ref().and_then(|sticky| edit::sticky_value(request, sticky)),
+            hash: setup.service(group).and_then(|group| choice::hash(group, request)),
             sticky: None,
             trace: None,
             recording: None,
@@ -243,7 +247,8 @@ impl Exchange {
         let asked_for = self.asked_for.filter(|_| self.tries == 0);
         let stuck = asked_for.and_then(|value| choice::stuck_to(snapshot, balancer, self.group, value, local.secret));
         let failed = self.backend.filter(|_| self.tries > 0).map(|(number, _)| number);
-        let backend = choice::choose(snapshot, balancer, self.group, &self.client.key, stuck, failed)?;
+        let demand = Demand { flow: &self.client.key, hash: self.hash, now: (local.now)() };
+        let backend = choice::choose(snapshot, balancer, self.group, &demand, stuck, failed)?;
         self.tries += 1;
         self.chosen_by = Rc::clone(&setup);
         self.backend = Some((backend.number, backend.endpoint));

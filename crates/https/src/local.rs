@@ -107,6 +107,8 @@ impl TerminationStatistics {
 pub(crate) struct Counts {
     statistics: RefCell<TerminationStatistics>,
     loads: Loads,
+    /// The clock of latencies, which is the workers'.
+    now: fn() -> Time,
 }
 
 impl Counts {
@@ -155,6 +157,17 @@ impl Counts {
 
     pub(crate) fn failed(&self, backend: u16, fault: Fault) {
         self.backend(backend, |backend| backend.faults[fault as usize] += 1);
+        self.slow(backend);
+    }
+
+    /// A backend has begun to answer a request, so many microseconds after that was sent.
+    pub(crate) fn measured(&self, backend: u16, us: u32) {
+        self.loads.latencies().measured(backend.into(), (self.now)(), us);
+    }
+
+    /// A backend has failed a request, or a connection: it counts as slow.
+    pub(crate) fn slow(&self, backend: u16) {
+        self.loads.latencies().failed(backend.into(), (self.now)());
     }
 
     /// A backend has a client's request, or has one no longer.
@@ -224,7 +237,7 @@ pub(crate) struct LocalParts {
 impl Local {
     pub(crate) fn new(parts: LocalParts, configuration: &Configuration) -> Rc<Local> {
         let LocalParts { loads, effective_weights, secret, core, seed, clients_max, recorder, now, limits } = parts;
-        let counts = Rc::new(Counts { statistics: RefCell::default(), loads });
+        let counts = Rc::new(Counts { statistics: RefCell::default(), loads, now });
         let local = Rc::new(Local {
             setup: RefCell::new(Rc::new(Setup::new(configuration))),
             balancers: RefCell::default(),

@@ -1,15 +1,19 @@
-//! State of backends that workers share: the number of connections of each, and the part of its weight that counts now.
+//! State of backends that workers share: the number of connections of each, its latency, and the part of its weight that
+//! counts now.
 
+use super::latency::{Latencies, cost};
 use crate::config::BACKENDS_MAX;
+use crate::time::Time;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 
-/// How many connections each backend has now, over all workers, by number. Clones share the numbers.
+/// How many connections each backend has now, and how soon it answers, over all workers, by number. Clones share the numbers.
 ///
 /// The numbers guide choices and nothing else: reads may be a moment old.
 #[derive(Clone, Debug)]
 pub struct Loads {
     connections: Arc<[AtomicU32]>,
+    latencies: Latencies,
 }
 
 impl Default for Loads {
@@ -22,7 +26,17 @@ impl Default for Loads {
 impl Loads {
     /// No connections on any of the backends numbered below `backends`. Others always count as idle.
     pub fn new(backends: u32) -> Loads {
-        Loads { connections: (0..backends).map(|_| AtomicU32::new(0)).collect() }
+        Loads { connections: (0..backends).map(|_| AtomicU32::new(0)).collect(), latencies: Latencies::new(backends) }
+    }
+
+    /// How soon the backends answer.
+    pub fn latencies(&self) -> &Latencies {
+        &self.latencies
+    }
+
+    /// What one more request of `backend` costs: its latency times the requests that it would have.
+    pub(super) fn cost(&self, backend: u32, now: Time) -> u64 {
+        cost(self.latencies.now(backend, now), self.now(backend))
     }
 
     /// A connection of `backend` (its number in the snapshot) begins.

@@ -21,14 +21,14 @@ impl LeastConnections {
     pub(super) fn choose(&mut self, weights: &Weights, load: impl Fn(usize) -> u32) -> Option<usize> {
         let mut best: Option<(usize, Pressure)> = None;
         for (index, weight) in weights.open_from(0) {
-            let pressure = Pressure::new(load(index), weight);
+            let pressure = Pressure::new(load(index).into(), weight);
             if best.is_none_or(|(_, least)| pressure.is_below(least)) {
                 best = Some((index, pressure));
             }
         }
         let (index, least) = best?;
         // Other workers change loads meanwhile: then perhaps none of them is as low any more.
-        let is_tied = |index: usize, weight| !least.is_below(Pressure::new(load(index), weight));
+        let is_tied = |index: usize, weight| !least.is_below(Pressure::new(load(index).into(), weight));
         self.ties.choose_among(weights, is_tied).or(Some(index))
     }
 
@@ -37,19 +37,22 @@ impl LeastConnections {
     }
 }
 
-/// Connections per weight: a fraction, compared exactly.
+/// Load per weight: a fraction, compared exactly.
 #[derive(Clone, Copy)]
 pub(super) struct Pressure {
-    connections: u64,
+    load: u64,
     weight: u64,
 }
 
 impl Pressure {
-    pub(super) fn new(load: u32, weight: Weight) -> Pressure {
-        Pressure { connections: u64::from(load), weight: u64::from(weight) }
+    /// The highest load that is told from others: times the highest weight, 2^24, it has room.
+    pub(super) const LOAD_MAX: u64 = 1 << 39;
+
+    pub(super) fn new(load: u64, weight: Weight) -> Pressure {
+        Pressure { load: load.min(Pressure::LOAD_MAX), weight: u64::from(weight) }
     }
 
     pub(super) fn is_below(self, other: Pressure) -> bool {
-        self.connections * other.weight < other.connections * self.weight
+        self.load * other.weight < other.load * self.weight
     }
 }

@@ -15,7 +15,7 @@
 
 use super::random::mix;
 use super::weights::{Weight, open_from};
-use crate::config::{Algorithm, BackendState, Service, ServiceState, Snapshot, UnknownPacket};
+use crate::config::{BackendState, Service, ServiceState, Snapshot, UnknownPacket};
 use crate::flow::{Address, Endpoint, FlowKey};
 use alloc::sync::Arc;
 use alloc::vec;
@@ -32,6 +32,7 @@ const OFFSET: u64 = 0x6f66_6673_6574_3a31;
 const SKIP: u64 = 0x736b_6970_3a76_3031;
 const FLOW: u64 = 0x666c_6f77_3a76_3031;
 const SOURCE: u64 = 0x736f_7572_6365_3a31;
+const BYTES: u64 = 0x6279_7465_733a_7631;
 
 /// A table; clones share it.
 #[derive(Clone)]
@@ -71,7 +72,7 @@ impl Tables {
 
 /// Whether a service's backends are chosen by a table, be it only for picking up.
 fn needs(service: &Service) -> bool {
-    let hashed = matches!(service.algorithm, Algorithm::Maglev | Algorithm::SourceHash);
+    let hashed = service.algorithm.is_hash();
     service.state == ServiceState::Active && (hashed || service.unknown == UnknownPacket::PickUp)
 }
 
@@ -241,4 +242,15 @@ pub(crate) fn flow_hash_ipv4([addresses, rest]: [u64; 2]) -> u64 {
 /// The hash of a client's address, for source hashing. The same on every machine, with no secret.
 pub fn source_hash(source: &Address) -> u64 {
     address_hash(SOURCE, source)
+}
+
+/// The hash of a part of a request: a field's value, a cookie's, a path. The same on every machine, with no secret.
+pub fn bytes_hash(bytes: &[u8]) -> u64 {
+    // Words of which the last is filled up with zeros: the length tells them apart.
+    let word = |chunk: &[u8]| {
+        let mut word = [0; 8];
+        word[..chunk.len()].copy_from_slice(chunk);
+        u64::from_le_bytes(word)
+    };
+    bytes.chunks(8).fold(mix(BYTES, bytes.len() as u64), |hash, chunk| mix(hash, word(chunk)))
 }

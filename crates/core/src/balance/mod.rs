@@ -1,10 +1,11 @@
 //! Choosing a backend for a new connection: one file per algorithm, [`Balancer`] in front of them.
 //!
 //! A balancer belongs to one worker and one service. It has the weights from the configuration, and the part of them
-//! that counts now from [`EffectiveWeights`]; how many connections a backend has, it reads from [`Loads`], which the
-//! workers keep up to date. All workers share those two. Choosing allocates nothing.
+//! that counts now from [`EffectiveWeights`]; how many connections a backend has, and how soon it answers, it reads from
+//! [`Loads`], which the workers keep up to date. All workers share those two. Choosing allocates nothing.
 
 mod effective_weights;
+mod latency;
 mod least_connections;
 pub(crate) mod maglev;
 mod power_of_two;
@@ -17,11 +18,13 @@ mod weights;
 mod tests;
 
 pub use effective_weights::{EffectiveWeight, EffectiveWeights, Loads, SHARE_FULL};
-pub use maglev::{TABLE_SIZE, Tables, flow_hash, source_hash};
+pub use latency::Latencies;
+pub use maglev::{TABLE_SIZE, Tables, bytes_hash, flow_hash, source_hash};
 
 use crate::config::{Algorithm, Backend, Service};
 use crate::engine::TURNS_MAX;
 use crate::flow::{Endpoint, FlowKey};
+use crate::time::Time;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use least_connections::LeastConnections;
@@ -39,7 +42,20 @@ enum Chooser {
     SmoothWeighted(SmoothWeighted),
     LeastConnections(LeastConnections),
     PowerOfTwo(PowerOfTwo),
+    LeastLatency(PowerOfTwo),
     Hashed,
+}
+
+/// What a backend is chosen for.
+#[derive(Clone, Copy, Debug)]
+pub struct Demand<'a> {
+    /// The connection's client-side flow.
+    pub flow: &'a FlowKey,
+    /// The hash of the part of the request that the algorithm goes by ([`bytes_hash`]); `None`: the request has no such part,
+    /// or the algorithm asks for none.
+    pub hash: Option<u64>,
+    /// Now, on the clock of [`Latencies`].
+    pub now: Time,
 }
 
 /// The rewrite target of a packet of IPv4 to a backend.
@@ -64,7 +80,7 @@ pub struct Balancer {
     /// Those of the backends that packets of any connection may go to now.
     open_targets: Vec<Ipv4Target>,
     chooser: Chooser,
-    /// The key of a flow's hash: the client's address alone, or all of it.
+    /// The key of a flow's hash: the client's address alone, or all of it. Requests have another one, and this if they lack that.
     by_source: bool,
     /// Only where the algorithm or picking up needs it.
     maglev: Option<MaglevTable>,
@@ -72,9 +88,9 @@ pub struct Balancer {
 
 impl Balancer {
     /// A balancer over the backends of `service` for worker `worker` of `workers`. `seed` is for the draws of
-    /// [`Algorithm::PowerOfTwo`] and need not be secret. Backends from the 65536th on get no connections.
+    /// [`Algorithm::PowerOfTwo`] and [`Algorithm::LeastLatency`] and need not be secret. Backends from the 65536th on get no connections.
     ///
-    /// Takes some milliseconds where a Maglev table is built ([`Algorithm::Maglev`], [`Algorithm::SourceHash`] and
+    /// Takes some milliseconds where a Maglev table is built ([`Algorithm::is_hash`] and
     /// [`UnknownPacket::PickUp`](crate::config::UnknownPacket::PickUp)); [`Balancer::with_table`] takes one that is there.
     pub fn new(service: &Service, loads: Loads, worker: u16, workers: u16, seed: u64) -> Balancer {
         Balancer::with_maglev(service, loads, worker, workers, seed, MaglevTable::of(service))
@@ -106,9 +122,16 @@ impl Balancer {
             Algorithm::WeightedRoundRobin => Chooser::SmoothWeighted(SmoothWeighted::new(&weights, share)),
             Algorithm::LeastConnections => Chooser::LeastConnections(LeastConnections::new(&weights, share)),
             Algorithm::PowerOfTwo => Chooser::PowerOfTwo(PowerOfTwo::new(&weights, random::mix(seed, worker.into()))),
-            Algorithm::Maglev | Algorithm::SourceHash => Chooser::Hashed,
+            Algorithm::LeastLatency => {
+                Chooser::LeastLatency(PowerOfTwo::new(&weights, random::mix(seed, worker.into())))
+            }
+            Algorithm::Maglev
+            | Algorithm::SourceHash
+            | Algorithm::HeaderHash
+            | Algorithm::CookieHash
+            | Algorithm::PathHash => Chooser::Hashed,
         };
-        let by_source = service.algorithm == Algorithm::SourceHash;
+        let by_source = service.algorithm.has_affinity();
         let numbers = service.backends.iter().map(|backend| u32::from(backend.number)).collect();
         let target = |backend: &Backend| {
             let Endpoint { address, port } = backend.endpoint;
@@ -125,14 +148,26 @@ impl Balancer {
     /// if none is enabled and available with a weight above 0. Does not count the connection: the worker does, with
     /// [`Loads::add`], once it exists.
     pub fn choose(&mut self, flow: &FlowKey) -> Option<u16> {
+        self.choose_for(&Demand { flow, hash: None, now: Time::ZERO })
+    }
+
+    /// [`Balancer::choose`] for a request.
+    pub fn choose_for(&mut self, demand: &Demand<'_>) -> Option<u16> {
         let Balancer { weights, loads, numbers, .. } = self;
         let load = |index: usize| numbers.get(index).map_or(u32::MAX, |&number| loads.now(number));
         let chosen = match &mut self.chooser {
             Chooser::RoundRobin(chooser) => chooser.choose(weights),
             Chooser::SmoothWeighted(chooser) => chooser.choose(weights),
             Chooser::LeastConnections(chooser) => chooser.choose(weights, load),
-            Chooser::PowerOfTwo(chooser) => chooser.choose(weights, load),
-            Chooser::Hashed => return self.maglev.as_ref()?.choose(&self.weights.effective, self.hash(flow)),
+            Chooser::PowerOfTwo(chooser) => chooser.choose(weights, |index| load(index).into()),
+            Chooser::LeastLatency(chooser) => {
+                let cost = |index: usize| numbers.get(index).map_or(u64::MAX, |&number| loads.cost(number, demand.now));
+                chooser.choose(weights, cost)
+            }
+            Chooser::Hashed => {
+                let hash = demand.hash.unwrap_or_else(|| self.hash(demand.flow));
+                return self.maglev.as_ref()?.choose(&self.weights.effective, hash);
+            }
         };
         chosen.map(|index| index as u16)
     }
@@ -170,7 +205,7 @@ impl Balancer {
         self.aim();
         match &mut self.chooser {
             Chooser::SmoothWeighted(chooser) => chooser.weights_changed(&self.weights),
-            Chooser::PowerOfTwo(chooser) => chooser.weights_changed(&self.weights),
+            Chooser::PowerOfTwo(chooser) | Chooser::LeastLatency(chooser) => chooser.weights_changed(&self.weights),
             Chooser::LeastConnections(chooser) => chooser.weights_changed(&self.weights),
             Chooser::RoundRobin(_) | Chooser::Hashed => {}
         }
@@ -190,7 +225,7 @@ impl Balancer {
         let turns = match chooser {
             Chooser::RoundRobin(_) => weights.open.len(),
             Chooser::SmoothWeighted(_) => SmoothWeighted::round(weights).min(TURNS_MAX as u64) as usize,
-            Chooser::LeastConnections(_) | Chooser::PowerOfTwo(_) => 0,
+            Chooser::LeastConnections(_) | Chooser::PowerOfTwo(_) | Chooser::LeastLatency(_) => 0,
             Chooser::Hashed => {
                 let entries = maglev.iter().filter(|_| weights.total > 0).flat_map(MaglevTable::entries);
                 let open = |index: u16| if weights.is_open(index) { number(index.into()) } else { SCHEDULE_NONE };

@@ -30,7 +30,8 @@ impl PowerOfTwo {
         }
     }
 
-    pub(super) fn choose(&mut self, weights: &Weights, load: impl Fn(usize) -> u32) -> Option<usize> {
+    /// `load`: what a backend has to bear, up to [`Pressure::LOAD_MAX`].
+    pub(super) fn choose(&mut self, weights: &Weights, load: impl Fn(usize) -> u64) -> Option<usize> {
         if weights.total == 0 {
             return None;
         }

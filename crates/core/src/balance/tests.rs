@@ -1,5 +1,6 @@
 //! The statistical promises of each algorithm, with fixed seeds.
 
+mod requests;
 mod shares;
 
 use super::{Balancer, EffectiveWeights, Loads, SHARE_FULL, TABLE_SIZE};
@@ -11,13 +12,14 @@ use std::boxed::Box;
 use std::vec;
 use std::vec::Vec;
 
-const ALL: [Algorithm; 6] = [
+const ALL: [Algorithm; 7] = [
     Algorithm::RoundRobin,
     Algorithm::WeightedRoundRobin,
     Algorithm::LeastConnections,
     Algorithm::PowerOfTwo,
     Algorithm::Maglev,
     Algorithm::SourceHash,
+    Algorithm::LeastLatency,
 ];
 
 /// Number of the first backend: not 0, so that numbers and positions differ.
@@ -44,6 +46,7 @@ fn service(algorithm: Algorithm, weights: &[u16]) -> Service {
         forwarding: Forwarding::Nat,
         outer: Default::default(),
         algorithm,
+        hash_name: Default::default(),
         unknown: UnknownPacket::PickUp,
         access: None,
         limits: Default::default(),

@@ -130,7 +130,12 @@ impl ScheduleKind {
             Algorithm::Maglev => Some(ScheduleKind::Flow),
             Algorithm::SourceHash => Some(ScheduleKind::Source),
             Algorithm::RoundRobin | Algorithm::WeightedRoundRobin => Some(ScheduleKind::Turns),
-            Algorithm::LeastConnections | Algorithm::PowerOfTwo => None,
+            Algorithm::LeastConnections
+            | Algorithm::PowerOfTwo
+            | Algorithm::HeaderHash
+            | Algorithm::CookieHash
+            | Algorithm::PathHash
+            | Algorithm::LeastLatency => None,
         }
     }
 }

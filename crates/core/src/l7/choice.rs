@@ -1,10 +1,12 @@
 //! The backend that a request goes to: the one that a cookie names, or the balancer's choice.
 
-use crate::balance::Balancer;
-use crate::config::{Backend, Snapshot};
-use crate::flow::{Endpoint, FlowKey};
+use crate::balance::{Balancer, Demand, bytes_hash};
+use crate::config::{Algorithm, Backend, Service, Snapshot};
+use crate::flow::Endpoint;
 use crate::keys::{Purpose, Secret};
 use crate::l7::config::Group;
+use crate::l7::edit;
+use crate::l7::head::Request;
 
 /// The backend that a client's cookie names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,26 +41,42 @@ pub fn sticky_value(snapshot: &Snapshot, backend: Endpoint, own: Secret) -> u64 
     snapshot.keys.first().unwrap_or(own).of(Purpose::Sticky, &[backend])
 }
 
-/// A backend of `group` for a request of the client-side flow `flow`: the one that a cookie names, else the balancer's choice.
+/// The hash of the part of a request that the algorithm of its group goes by, never 0; `None`: it goes by no such part, or the
+/// request has none.
+pub fn hash(group: &Service, request: &Request<'_>) -> Option<u64> {
+    let name = &*group.hash_name;
+    let part = match group.algorithm {
+        // The target may have one, which is the one that counts.
+        Algorithm::HeaderHash if name == b"host" => request.host,
+        Algorithm::HeaderHash => request.fields.find(name).next(),
+        Algorithm::CookieHash => edit::cookies(request, name).next(),
+        Algorithm::PathHash => Some(request.target.path),
+        _ => None,
+    };
+    part.filter(|part| !part.is_empty()).map(|part| bytes_hash(part).max(1))
+}
+
+/// A backend of `group` for a request: the one that a cookie names, else the balancer's choice.
 /// `failed` is the number of the backend that has been tried in vain. `None`: no backend takes requests.
 pub fn choose<'a>(
     snapshot: &'a Snapshot,
     balancer: &mut Balancer,
     group: Group,
-    flow: &FlowKey,
+    demand: &Demand<'_>,
     stuck: Option<Stuck>,
     failed: Option<u16>,
 ) -> Option<&'a Backend> {
     let chosen = match stuck {
         Some(stuck) => Some(stuck.index),
-        None => balancer.choose(flow),
+        None => balancer.choose_for(demand),
     };
     let of = |index: u16| snapshot.services.get(usize::from(group))?.backends.get(usize::from(index));
     let backend = chosen.and_then(of)?;
     if failed != Some(backend.number) {
         return Some(backend);
     }
-    // A balancer that goes by the client's address would choose the one that has just failed, again and again.
+    // A balancer that goes by the client's address, or by a part of the request, would choose the one that has just failed,
+    // again and again.
     let open = balancer.open();
     let after = open.iter().position(|&index| Some(index) == chosen).map_or(0, |at| at + 1);
     open.iter().cycle().skip(after).take(open.len()).find_map(|&index| of(index)).or(Some(backend))

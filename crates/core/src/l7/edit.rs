@@ -28,7 +28,7 @@ mod value;
 pub use hops::{NoNumber, forwards_left};
 pub use request::request_head;
 pub use response::{can_go_to, response_head};
-pub use sticky::sticky_value;
+pub use sticky::{cookies, sticky_value};
 pub use value::{FieldValue, NAME_BYTES_MAX, VALUE_BYTES_MAX, ValuePiece, Variable, location};
 
 pub(super) use out::Out;

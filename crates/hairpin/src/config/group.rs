@@ -7,7 +7,7 @@ use super::l7::{OWN, backend_tls};
 use super::reader::TomlTable;
 use super::service::{Backends, ServiceDraft, read_backends, warn_of_weights};
 use super::words::Spoken;
-use super::{HttpSections, ServiceSettings, health, reference};
+use super::{HttpSections, ServiceSettings, balance, health, reference};
 use hairpin_core::config::Service;
 use hairpin_core::flow::Endpoint;
 use hairpin_core::l7::config::Kind;
@@ -45,7 +45,7 @@ fn read_one<'a>(
         }
         name.value != OWN
     });
-    let algorithm = table.choice("balance").unwrap_or(of.service.algorithm);
+    let (algorithm, hash_name) = balance::read(table, Some(spoken), Some(&of.service));
     let all_down = table.choice("all_down").unwrap_or(of.service.all_down);
     let is_ipv6 = !of.service.endpoint.address.is_ipv4();
     let backends = read_backends(sink, table, &reference::GROUP_BACKEND, is_ipv6);
@@ -87,6 +87,7 @@ fn read_one<'a>(
             endpoint: Endpoint { address: of.service.endpoint.address, port: 0 },
             kind: Kind::Group,
             algorithm,
+            hash_name,
             all_down,
             faulty: health.faulty(),
             is_recorded: false,

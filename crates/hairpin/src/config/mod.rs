@@ -7,6 +7,7 @@ mod access;
 mod access_log;
 mod acme;
 mod api;
+mod balance;
 mod check;
 mod dpdk;
 mod encapsulation;

@@ -5,8 +5,8 @@ use super::reader::{TomlTable, is_empty_list, socket_address};
 use super::reference::ReferenceSection;
 use super::words::{SettingWord, Spoken};
 use super::{
-    BACKENDS_MAX, Common, NamedBackends, Resolve, SERVICES_MAX, ServiceSettings, access, access_log, encapsulation,
-    group, health, limit, names, reference, sharing,
+    BACKENDS_MAX, Common, NamedBackends, Resolve, SERVICES_MAX, ServiceSettings, access, access_log, balance,
+    encapsulation, group, health, limit, names, reference, sharing,
 };
 use hairpin_core::access::NETWORKS_TOTAL_MAX;
 use hairpin_core::config::{
@@ -98,7 +98,7 @@ fn read_one<'a>(sink: &'a Sink<'a>, table: &TomlTable<'a>, common: &Common, numb
     let name = table.name("name").map(|name| name.value).unwrap_or_else(|| listen.text());
     let forwarding = read_mode(table, spoken);
     let unknown = read_unknown(table, spoken, &name);
-    let algorithm = table.choice("balance").unwrap_or_default();
+    let (algorithm, hash_name) = balance::read(table, spoken, None);
     let all_down = table.choice("all_down").unwrap_or_default();
     let drain_limit = table.duration_given("drain_limit").unwrap_or(common.drain_limit);
     let timeouts = override_timeouts(&table.table("timeouts", &reference::TIMEOUTS), &common.timeouts);
@@ -125,6 +125,7 @@ fn read_one<'a>(sink: &'a Sink<'a>, table: &TomlTable<'a>, common: &Common, numb
             forwarding,
             outer: Outer::default(),
             algorithm,
+            hash_name,
             unknown,
             access: None,
             limits: Box::default(),

@@ -15,7 +15,7 @@ use std::ops::Range;
 pub(super) const FIELD: &str = "routes_of";
 
 /// What the service would say of requests and backends itself.
-const SAID_THERE: [&str; 10] = [
+const SAID_THERE: [&str; 11] = [
     "route",
     "access",
     "group",
@@ -23,6 +23,7 @@ const SAID_THERE: [&str; 10] = [
     "backend",
     "health",
     "balance",
+    "hash_name",
     "all_down",
     "backend_tls",
     "backend_protocol",

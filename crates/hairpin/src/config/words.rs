@@ -174,6 +174,10 @@ words!(Algorithm {
     PowerOfTwo = "power-of-two",
     Maglev = "maglev",
     SourceHash = "source-hash",
+    HeaderHash = "header-hash",
+    CookieHash = "cookie-hash",
+    PathHash = "path-hash",
+    LeastLatency = "least-latency",
 });
 words!(UnknownPacket { Drop = "drop", Reset = "reset", PickUp = "pick-up" });
 words!(WhenFull { Drop = "drop", Reset = "reset" });

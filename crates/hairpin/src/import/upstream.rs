@@ -13,6 +13,8 @@ use std::net::{IpAddr, SocketAddr};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Upstream {
     balance: &'static str,
+    /// The field or cookie that `balance` goes by.
+    hash_name: Option<String>,
     servers: Vec<Server>,
     /// Failures in a row, and how long a server is left alone then.
     passive: Option<(u32, Option<String>)>,
@@ -48,6 +50,9 @@ impl Upstream {
     /// Writes it; `table`: the service or group that it belongs to.
     pub(super) fn write(&self, out: &mut String, table: &str) {
         let _ = writeln!(out, "balance = {}", quoted(self.balance));
+        if let Some(name) = &self.hash_name {
+            let _ = writeln!(out, "hash_name = {}", quoted(name));
+        }
         let is_plain = self.servers.iter().all(|server| server.weight == 1 && !server.is_down);
         if is_plain {
             let ends: Vec<&str> = self.servers.iter().map(|server| &*server.end).collect();
@@ -85,6 +90,8 @@ pub(super) fn collect(context: &mut Context, block: &[Directive], port: Option<u
 /// An upstream. `port`: of servers that name none.
 fn read(context: &mut Context, directive: &Directive, port: Option<u16>) -> Upstream {
     let mut upstream = Upstream { balance: "weighted-round-robin", ..Upstream::default() };
+    // Those of `stream` have no port of their own.
+    let has_requests = port.is_some();
     let mut known = HashSet::new();
     for inside in directive.inside() {
         match &*inside.name {
@@ -99,7 +106,9 @@ fn read(context: &mut Context, directive: &Directive, port: Option<u16>) -> Upst
             }
             "least_conn" => upstream.balance = "least-connections",
             "ip_hash" => upstream.balance = "source-hash",
-            "random" | "hash" | "least_time" => upstream.balance = method(context, inside),
+            "random" | "hash" | "least_time" => {
+                (upstream.balance, upstream.hash_name) = method(context, inside, has_requests);
+            }
             "keepalive" => upstream.keepalive = inside.first().parse().ok(),
             _ => reasons::others(&mut context.notes, std::slice::from_ref(inside), &[]),
         }
@@ -107,7 +116,8 @@ fn read(context: &mut Context, directive: &Directive, port: Option<u16>) -> Upst
     upstream
 }
 
-fn method(context: &mut Context, directive: &Directive) -> &'static str {
+/// `balance` and `hash_name`.
+fn method(context: &mut Context, directive: &Directive, has_requests: bool) -> (&'static str, Option<String>) {
     let args: Vec<&str> = directive.args.iter().map(String::as_str).collect();
     let client = ["$remote_addr", "$binary_remote_addr"];
     let (balance, why) = match (&*directive.name, &args[..]) {
@@ -115,21 +125,39 @@ fn method(context: &mut Context, directive: &Directive) -> &'static str {
         ("random", _) => ("power-of-two", Some("the less loaded of two drawn at random is taken instead")),
         ("hash", [key, ..]) if client.contains(key) => ("source-hash", None),
         ("hash", [key, ..]) if client.iter().any(|client| *key == format!("{client}$remote_port")) => ("maglev", None),
+        ("hash", ["$uri" | "$document_uri", ..]) if has_requests => ("path-hash", None),
+        ("hash", ["$request_uri", ..]) if has_requests => ("path-hash", Some("the path is hashed without its query")),
+        ("hash", [key, ..]) if has_requests && let Some((balance, name)) = part(key) => return (balance, Some(name)),
         ("hash", _) => (
             "weighted-round-robin",
             Some(
-                "Hairpin hashes the client's address (source-hash), or addresses and ports (maglev): round robin is taken instead",
+                "Hairpin hashes the client's address (source-hash), addresses and ports (maglev), or one field, cookie or the path \
+                 of a request: round robin is taken instead",
             ),
         ),
+        _ if has_requests => ("least-latency", None),
         _ => (
             "least-connections",
-            Some("Hairpin does not go by response times: the fewest connections are taken instead"),
+            Some("Hairpin goes by response times of requests only: the fewest connections are taken instead"),
         ),
     };
     if let Some(why) = why {
         context.notes.add(directive, why);
     }
-    balance
+    (balance, None)
+}
+
+/// The field or cookie that a variable stands for.
+fn part(variable: &str) -> Option<(&'static str, String)> {
+    let is_name =
+        |name: &&str| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+    if variable == "$host" {
+        return Some(("header-hash", "Host".to_string()));
+    }
+    if let Some(name) = variable.strip_prefix("$http_").filter(is_name) {
+        return Some(("header-hash", name.replace('_', "-")));
+    }
+    variable.strip_prefix("$cookie_").filter(is_name).map(|name| ("cookie-hash", name.to_string()))
 }
 
 fn server(context: &mut Context, upstream: &mut Upstream, directive: &Directive, port: Option<u16>) -> Option<Server> {

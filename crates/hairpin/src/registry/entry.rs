@@ -31,6 +31,8 @@ pub(super) struct ServiceEntry {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     outer: Option<OuterEntry>,
     balance: Worded<Algorithm>,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    hash_name: String,
     unknown: Worded<UnknownPacket>,
     all_down: Worded<AllDown>,
     #[serde(with = "TimeoutsEntry")]
@@ -51,6 +53,7 @@ impl ServiceEntry {
             mode: Worded(service.forwarding),
             outer: OuterEntry::of(&service.outer),
             balance: Worded(service.algorithm),
+            hash_name: String::from_utf8_lossy(&service.hash_name).into_owned(),
             unknown: Worded(service.unknown),
             all_down: Worded(service.all_down),
             timeouts: service.timeouts,
@@ -81,6 +84,7 @@ impl ServiceEntry {
             forwarding: self.mode.0,
             outer: self.outer.as_ref().map_or_else(Outer::default, OuterEntry::outer),
             algorithm: self.balance.0,
+            hash_name: self.hash_name.as_bytes().into(),
             unknown: self.unknown.0,
             access: None,
             limits: Box::default(),

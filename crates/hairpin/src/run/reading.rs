@@ -3,8 +3,8 @@
 pub(crate) mod http;
 mod limits;
 
-use crate::config::Settings;
 use crate::config::words::spoken;
+use crate::config::{SettingWord, Settings};
 use crate::control::{LatencyView, SizeView};
 use crate::status::{
     AccessStatus, BackendStatus, Count, Histogram, HttpsStatus, OffloadStatus, RequestSizesStatus, RequestTimesStatus,
@@ -496,14 +496,7 @@ pub(crate) fn balance(settings: &Settings, algorithm: Algorithm) -> &'static str
     if !settings.connection_table.tracks_connections() {
         return settings.connection_table.name();
     }
-    match algorithm {
-        Algorithm::RoundRobin => "round-robin",
-        Algorithm::WeightedRoundRobin => "weighted-round-robin",
-        Algorithm::LeastConnections => "least-connections",
-        Algorithm::PowerOfTwo => "power-of-two",
-        Algorithm::Maglev => "maglev",
-        Algorithm::SourceHash => "source-hash",
-    }
+    algorithm.word()
 }
 
 #[cfg(test)]

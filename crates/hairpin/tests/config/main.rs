@@ -9,6 +9,7 @@ mod access;
 mod acme;
 mod api;
 mod backend_tls;
+mod balance;
 mod clashes;
 mod direct;
 mod dpdk;
@@ -289,7 +290,8 @@ fn words_name_the_nearest() {
     refuses(
         &(GOOD.to_string() + "balance = \"magelv\"\n"),
         "5:11: error: `balance` is \"magelv\"; did you mean \"maglev\"? (one of \"round-robin\", \
-         \"weighted-round-robin\", \"least-connections\", \"power-of-two\", \"maglev\", \"source-hash\")",
+         \"weighted-round-robin\", \"least-connections\", \"power-of-two\", \"maglev\", \"source-hash\", \"header-hash\", \
+         \"cookie-hash\", \"path-hash\", \"least-latency\")",
     );
     refuses(&with("plane = \"xdp\""), "2:9: error: `plane` is \"xdp\"; use one of \"linux\", \"dpdk\"");
     refuses(

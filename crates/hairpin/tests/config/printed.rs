@@ -41,6 +41,7 @@ fn the_full_examples_show_every_field() {
                     "http",
                     "https",
                     "tls",
+                    "hash_name",
                     "backend_tls",
                     "acme",
                     "tracing",
@@ -166,13 +167,14 @@ fn the_schema_is_up_to_date_and_refers_to_what_it_defines() {
 }
 
 /// Pages whose blocks of TOML are whole files.
-const PAGES: [(&str, &str); 6] = [
+const PAGES: [(&str, &str); 7] = [
     ("first-steps", include_str!("../../../../docs/guide/first-steps.md")),
     ("from-nginx", include_str!("../../../../docs/guide/from-nginx.md")),
     ("from-haproxy", include_str!("../../../../docs/guide/from-haproxy.md")),
     ("direct-server-return", include_str!("../../../../docs/guide/direct-server-return.md")),
     ("from-ipvs", include_str!("../../../../docs/guide/from-ipvs.md")),
     ("names", include_str!("../../../../docs/guide/names.md")),
+    ("backends", include_str!("../../../../docs/guide/backends.md")),
 ];
 
 #[test]

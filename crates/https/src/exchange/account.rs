@@ -2,6 +2,7 @@
 
 use super::{Exchange, refusal};
 use crate::local::Local;
+use hairpin_core::config::Algorithm;
 use hairpin_core::l7::body::Length;
 use hairpin_core::l7::head::Method;
 use hairpin_core::l7::splice::{Fault, Refused};
@@ -42,7 +43,15 @@ impl Exchange {
     /// Counts whether the backend is well by the status of its response, which may be replaced by another backend's.
     pub(super) fn health(&self, local: &Local, status: u16) {
         let Some((number, _)) = self.backend else { return };
-        let faulty = self.setup.service(self.group).is_some_and(|group| group.faulty.contains(status));
+        let group = self.setup.service(self.group);
+        if group.is_some_and(|group| group.algorithm == Algorithm::LeastLatency) {
+            let us = u32::try_from(self.started.elapsed().as_micros()).unwrap_or(u32::MAX);
+            local.counts.measured(number, us.saturating_sub(self.chosen_in_us));
+        }
+        let faulty = group.is_some_and(|group| group.faulty.contains(status));
+        if faulty {
+            local.counts.slow(number);
+        }
         local.counts.backend(number, |backend| match faulty {
             true => backend.faults[Fault::Status as usize] += 1,
             false => backend.established += 1,

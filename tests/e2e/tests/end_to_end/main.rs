@@ -11,6 +11,7 @@ mod access_log;
 mod acme;
 mod api;
 mod availability;
+mod backends;
 mod balance;
 mod combination;
 mod commands;
@@ -95,6 +96,7 @@ fn main() -> ExitCode {
         acme::tests(),
         transfer::tests(&networks),
         balance::tests(&networks),
+        backends::tests(),
         told::tests(&networks),
         commands::tests(&networks),
         not_ours::tests(&networks),

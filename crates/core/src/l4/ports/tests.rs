@@ -215,6 +215,7 @@ fn a_snapshot_names_the_backends() {
         forwarding,
         outer: Default::default(),
         algorithm: Algorithm::default(),
+        hash_name: Default::default(),
         unknown: UnknownPacket::default(),
         access: None,
         limits: Default::default(),

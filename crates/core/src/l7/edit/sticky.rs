@@ -6,9 +6,15 @@ use super::super::head::Request;
 /// The value of the sticky cookie, if the client sends one that may be ours: 16 hexadecimal digits. Of several the
 /// first such.
 pub fn sticky_value(request: &Request<'_>, sticky: &Sticky) -> Option<u64> {
-    request.fields.find(b"cookie").flat_map(|cookies| cookies.split(|&byte| byte == b';')).find_map(|cookie| {
-        let (name, value) = cookie.trim_ascii().split_at_checked(sticky.cookie.len())?;
-        if name != &*sticky.cookie { None } else { number(value.strip_prefix(b"=")?) }
+    cookies(request, &sticky.cookie).find_map(number)
+}
+
+/// The values of the cookies of this name that the client sends, in order.
+pub fn cookies<'a>(request: &'a Request<'_>, cookie: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
+    let all = request.fields.find(b"cookie").flat_map(|cookies| cookies.split(|&byte| byte == b';'));
+    all.filter_map(move |one| {
+        let (name, value) = one.trim_ascii().split_at_checked(cookie.len())?;
+        if name != cookie { None } else { value.strip_prefix(b"=") }
     })
 }
 

@@ -9,6 +9,8 @@
 //! we end ourselves.
 
 use super::Context;
+use super::state::exchange::Exchange;
+use crate::config::Algorithm;
 use crate::frame::FrameIo;
 use crate::l7::config::{Group, Kind};
 
@@ -69,6 +71,16 @@ impl<IO: FrameIo> Context<'_, IO> {
     pub(super) fn failed_request(&mut self, number: u16, fault: Fault) {
         if let Some(backend) = self.statistics.backends.get_mut(usize::from(number)) {
             backend.faults[fault as usize] += 1;
+        }
+        self.loads.latencies().failed(number.into(), self.now);
+    }
+
+    /// A backend has begun to answer the request of an exchange: so long after that was sent.
+    pub(super) fn measured(&mut self, exchange: &Exchange) {
+        let group = self.snapshot.services.get(usize::from(exchange.group));
+        if group.is_some_and(|group| group.algorithm == Algorithm::LeastLatency) {
+            let us = self.now.micros_since(exchange.started).saturating_sub(exchange.chosen_in_us);
+            self.loads.latencies().measured(exchange.backend.into(), self.now, us);
         }
     }
 }

@@ -395,6 +395,7 @@ fn plan(ipv6: bool, change: impl Fn(&mut Service)) -> Snapshot {
             forwarding: Forwarding::Nat,
             outer: Default::default(),
             algorithm: Default::default(),
+            hash_name: Default::default(),
             unknown: Default::default(),
             access: None,
             limits: Default::default(),

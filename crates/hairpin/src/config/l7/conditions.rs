@@ -70,7 +70,7 @@ pub(super) fn parsed<T, E: Display>(table: &TomlTable<'_>, name: &str, parse: im
 }
 
 /// Whether all is of characters that a token has (RFC 9110, 5.6.2).
-pub(super) fn is_token(text: &str) -> bool {
+pub(in crate::config) fn is_token(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte))
 }
 

@@ -22,7 +22,7 @@ pub(crate) mod limits {
 }
 
 pub(crate) use conditions::network;
-pub(super) use conditions::{header_name, networks};
+pub(super) use conditions::{header_name, is_token, networks};
 pub(super) use http::{is_secure, is_terminated, redirects, redirects_said, terminates};
 pub(super) use https::absolute;
 pub(super) use route::only;

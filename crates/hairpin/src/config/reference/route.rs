@@ -2,7 +2,7 @@
 
 use super::Fallback::{From, Required, Value};
 use super::http::{BACKEND_TLS, WAIT};
-use super::service::{ALL_DOWN, BACKEND, BACKEND_PROTOCOL, BALANCE, HEALTH};
+use super::service::{ALL_DOWN, BACKEND, BACKEND_PROTOCOL, BALANCE, HASH_NAME, HEALTH};
 use super::{ReferenceField, ReferenceSection, ValueForm, field};
 
 /// `[[service.group]]`
@@ -22,6 +22,7 @@ pub const GROUP: ReferenceSection = ReferenceSection {
             "Its name, for routes; unique in its service. `own` is taken: it means the service's own backends.",
         ),
         field("balance", BALANCE, From("the service's"), "\"maglev\"", "How a backend of it is chosen."),
+        field("hash_name", ValueForm::Text, From("the service's, with its `balance`"), "\"X-Tenant\"", HASH_NAME),
         field(
             "all_down",
             ALL_DOWN,

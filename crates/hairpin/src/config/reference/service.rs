@@ -15,7 +15,22 @@ pub(super) const BALANCE: ValueForm = ValueForm::Choice(&[
     ("power-of-two", "the less loaded of two drawn at random by weight"),
     ("maglev", "consistent hashing of the connection's addresses and ports, with weights"),
     ("source-hash", "consistent hashing of the client's address: one client, one backend"),
+    ("header-hash", "http and https: consistent hashing of a field of each request, `hash_name`"),
+    ("cookie-hash", "http and https: consistent hashing of a cookie of each request, `hash_name`"),
+    (
+        "path-hash",
+        "http and https: consistent hashing of the path of each request, as it was written, without its query",
+    ),
+    (
+        "least-latency",
+        "http and https: of two drawn at random by weight the one whose latency times requests is less; a latency above the \
+         mean counts at once, the mean halves in 7 s (peak EWMA)",
+    ),
 ]);
+/// The part of a request that backends are chosen by.
+pub(super) const HASH_NAME: &str = "The field's name (in any case), or the cookie's, with `balance` \"header-hash\" or \"cookie-hash\". Requests \
+                                    without it, or with an empty value, are balanced by the client's address; of several \
+                                    the first counts.";
 /// The treatment of packets that arrive while all backends are down.
 pub(super) const ALL_DOWN: ValueForm = ValueForm::Choice(&[
     ("refuse", "they are refused: RST, or ICMP port unreachable"),
@@ -161,7 +176,14 @@ pub const SERVICE: ReferenceSection = ReferenceSection {
             "The source address of outer headers to backends of its family, for those that take wrapped packets from known \
              addresses only.",
         ),
-        field("balance", BALANCE, Value("round-robin"), "\"maglev\"", "How the backend of a new connection is chosen."),
+        field(
+            "balance",
+            BALANCE,
+            Value("round-robin"),
+            "\"maglev\"",
+            "How the backend of a new connection is chosen; of http and https services, that of a request.",
+        ),
+        field("hash_name", ValueForm::Text, From("none"), "\"X-Tenant\"", HASH_NAME),
         field(
             "unknown",
             ValueForm::Choice(&[
@@ -352,7 +374,7 @@ pub const HEALTH: ReferenceSection = ReferenceSection {
             Value("0s"),
             "\"30s\"",
             "How long a backend that was down takes to get its full share of new connections; it grows from a \
-             sixteenth. `round-robin`, `maglev` and `source-hash` know no shares: there it gets all at once.",
+             sixteenth. `round-robin` and all that hash (`maglev` and others) know no shares: there it gets all at once.",
         ),
     ],
 };

@@ -2,7 +2,7 @@
 
 use super::remove::Detach;
 use super::request::RequestWriter;
-use crate::config::Algorithm;
+use crate::balance::Demand;
 use crate::flow::Direction;
 use crate::frame::FrameIo;
 use crate::keys::{Purpose, Secret};
@@ -248,7 +248,7 @@ impl Splices {
         let position = self.backend_conns.get(backend_conn).and_then(|entry| entry.client_conn.get());
         let Some(client_conn) = position.and_then(|position| self.client_conns.get(position)) else { return false };
         let group = usize::from(client_conn.exchange.group);
-        let is_free = cx.snapshot.services.get(group).is_some_and(|group| group.algorithm != Algorithm::SourceHash);
+        let is_free = cx.snapshot.services.get(group).is_some_and(|group| !group.algorithm.has_affinity());
         let is_less = agreed.scale.is_none() || !agreed.sack;
         let has_other = cx.balancers.get(group).is_some_and(|balancer| balancer.open().len() > 1);
         let may_try = client_conn.exchange.tries < Self::connect_bounds(cx, client_conn.service).1;
@@ -285,6 +285,9 @@ impl Splices {
         let (position, number, failed) = (entry.client_conn.get(), entry.number, !entry.is_unwanted);
         if let Some(backend) = cx.statistics.backends.get_mut(usize::from(number)) {
             backend.failed += u64::from(failed);
+        }
+        if failed {
+            cx.loads.latencies().failed(number.into(), cx.now);
         }
         self.remove_backend(cx, backend_conn, false);
         let Some(position) = position else { return cx.impossible() };
@@ -356,8 +359,8 @@ impl ClientConn {
         let exchange = &mut self.exchange;
         let Some(balancer) = cx.balancers.get_mut(usize::from(exchange.group)) else { return false };
         let failed = (exchange.tries > 0).then_some(exchange.backend);
-        let flow = self.key.flow();
-        let Some(backend) = choice::choose(cx.snapshot, balancer, exchange.group, &flow, stuck, failed) else {
+        let demand = Demand { flow: &self.key.flow(), hash: Some(exchange.hash).filter(|hash| *hash > 0), now: cx.now };
+        let Some(backend) = choice::choose(cx.snapshot, balancer, exchange.group, &demand, stuck, failed) else {
             return false;
         };
         exchange.backend = backend.number;

@@ -43,6 +43,7 @@ impl Splices {
         if IS_KEPT {
             client_conn.exchange.response_in_us = cx.timed(client_conn, |times| &mut times.to_response);
         }
+        cx.measured(&client_conn.exchange);
         cx.answered_with(client_conn.exchange.backend, client_conn.exchange.group, status);
         if message == Length::Tunnel {
             client_conn.exchange.request.set(Message::Endless);

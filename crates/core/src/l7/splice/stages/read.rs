@@ -1,5 +1,6 @@
 //! Reading requests: bytes in order into a buffer, heads out of it, and what becomes of them.
 
+use crate::config::Service;
 use crate::frame::{Frame, FrameIo};
 use crate::l7::body::{Chunks, Length};
 use crate::l7::config::{Http, Kind, Tls};
@@ -15,7 +16,7 @@ use crate::l7::splice::tcp::numbers::{before, beyond, later};
 use crate::l7::splice::tcp::segment::Segment;
 use crate::l7::splice::{Context, End, HEAD_ROOM, Next, REMEMBERED_MAX, Refused, Splices};
 use crate::l7::trace::{IdMaker, TraceContext};
-use crate::l7::{client_hello, edit};
+use crate::l7::{choice, client_hello, edit};
 use crate::limit::{LimitAction, Limited, Limiting};
 use crate::record::{self, IS_KEPT, Recorder, Texts};
 use crate::time::{Duration, Time};
@@ -156,7 +157,7 @@ impl Splices {
                         now: cx.now,
                         counts: counts.unwrap_or_default(),
                     };
-                    self.examine((limiting, recorder, is_recorded), http, position)
+                    self.examine((limiting, recorder, is_recorded), (&cx.snapshot.services[..], http), position)
                 }
                 Kind::Tls(tls) => self.examine_hello((cx.now, recorder.filter(|_| is_recorded)), tls, position),
                 Kind::Forward | Kind::Terminated(_) | Kind::Group => Found::Reset,
@@ -187,7 +188,7 @@ impl Splices {
     fn examine(
         &mut self,
         (mut limiting, recorder, is_recorded): (Limiting<'_>, Option<&mut Recorder>, bool),
-        http: &Http,
+        (services, http): (&[Service], &Http),
         position: u32,
     ) -> Found {
         let Splices { client_conns, buffers, scratch, turn, configurations, date, remembered, ids, .. } = self;
@@ -245,7 +246,9 @@ impl Splices {
         remembered[position as usize % REMEMBERED_MAX] = RememberedRequest::of(request).map(|places| (head_of, places));
         let Some(group) = group else { return Found::Refuse { status: 503, why: Refused::NoBackend } };
         let sticky = http.sticky.as_ref().and_then(|sticky| edit::sticky_value(request, sticky));
+        let hash = services.get(usize::from(group)).and_then(|group| choice::hash(group, request));
         let exchange = Exchange {
+            hash: hash.unwrap_or_default(),
             method: request.method,
             version: request.version,
             route,

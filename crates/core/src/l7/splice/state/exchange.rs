@@ -232,6 +232,8 @@ pub(in crate::l7::splice) struct Exchange {
     pub(in crate::l7::splice) started: Time,
     /// The cookie the response is to set, where `sets_sticky` says so.
     pub(in crate::l7::splice) sticky: u64,
+    /// The hash of the part of its request that chooses the backend ([`choice::hash`](crate::l7::choice::hash)); 0: none does.
+    pub(in crate::l7::splice) hash: u64,
     pub(in crate::l7::splice) generation: u32,
     /// All the client's numbers before this one are ours or done with.
     pub(in crate::l7::splice) request_floor: u32,
@@ -295,6 +297,7 @@ stored!(
     response,
     started,
     sticky,
+    hash,
     generation,
     request_floor,
     response_floor,
@@ -333,6 +336,7 @@ impl Default for Exchange {
             response: Message::Done.into(),
             started: Time::ZERO,
             sticky: 0,
+            hash: 0,
             generation: 0,
             request_floor: 0,
             response_floor: 0,

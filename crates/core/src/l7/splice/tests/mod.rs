@@ -5,6 +5,7 @@ mod agreed;
 mod bodies;
 mod bounds;
 mod cards;
+mod chosen;
 mod chunked;
 mod clamp;
 mod closing;
@@ -157,7 +158,7 @@ fn an_unreachable_backend_is_skipped() {
 
 #[test]
 fn another_backend_is_tried_also_where_the_client_decides_which() {
-    for algorithm in [Algorithm::SourceHash, Algorithm::Maglev] {
+    for algorithm in [Algorithm::SourceHash, Algorithm::Maglev, Algorithm::PathHash] {
         let mut snapshot = one_worker::snapshot(3, Kind::Http(one_worker::http().into()));
         snapshot.services[0].algorithm = algorithm;
         let mut fixture = OneWorker::with(snapshot);

@@ -1,0 +1,57 @@
+//! How backends are chosen, where that goes by requests.
+
+use super::http::with;
+use super::{GOOD, good, refuses};
+use hairpin_core::config::Algorithm;
+
+#[test]
+fn parts_of_requests_are_named() {
+    let chosen = |edits: &[(&str, &str)]| {
+        let config = good(&with(edits));
+        assert_eq!(config.warnings, []);
+        let name = |name: &[u8]| String::from_utf8(name.to_vec()).unwrap();
+        [0, 1].map(|at| (config.snapshot.services[at].algorithm, name(&config.snapshot.services[at].hash_name)))
+    };
+    let plain = |algorithm| (algorithm, String::new());
+    let header = (Algorithm::HeaderHash, "x-tenant".to_string());
+    let text = "balance = \"header-hash\"\nhash_name = \"X-Tenant\"";
+    assert_eq!(chosen(&[("#WEB", text)]), [header.clone(), header.clone()], "a group has its service's");
+    let cookie = (Algorithm::CookieHash, "Who".to_string());
+    let own = [("#WEB", text), ("#GROUP", "balance = \"cookie-hash\"\nhash_name = \"Who\"")];
+    assert_eq!(chosen(&own), [header.clone(), cookie]);
+    let other = (Algorithm::HeaderHash, "x-user".to_string());
+    assert_eq!(chosen(&[("#WEB", text), ("#GROUP", "hash_name = \"x-user\"")]), [header.clone(), other]);
+    let group = [("#WEB", text), ("#GROUP", "balance = \"round-robin\"")];
+    assert_eq!(chosen(&group), [header, plain(Algorithm::RoundRobin)]);
+    assert_eq!(chosen(&[("#WEB", "balance = \"path-hash\"")]), [(); 2].map(|()| plain(Algorithm::PathHash)));
+    assert_eq!(
+        chosen(&[("#GROUP", "balance = \"least-latency\"")]),
+        [Algorithm::RoundRobin, Algorithm::LeastLatency].map(plain)
+    );
+}
+
+#[test]
+fn parts_of_requests_are_asked_for() {
+    let missing = "error: `hash_name` is missing in [[service]]; add hash_name = \"X-Tenant\"";
+    refuses(&with(&[("#WEB", "balance = \"header-hash\"")]), &format!("3:1: {missing}"));
+    let group = [("#WEB", "balance = \"header-hash\"\nhash_name = \"a\""), ("#GROUP", "balance = \"cookie-hash\"")];
+    refuses(&with(&group), &format!("9:1: {}", missing.replace("[[service]]", "[[service.group]]")));
+    refuses(
+        &with(&[("#WEB", "balance = \"cookie-hash\"\nhash_name = \"a b\"")]),
+        "8:13: error: `hash_name` is \"a b\"; a name is made of 1 to 64 letters, digits and !#$%&'*+-.^_`|~",
+    );
+    refuses(
+        &with(&[("#WEB", "hash_name = \"a\"")]),
+        "7:13: error: `hash_name` is given, but `balance` is \"round-robin\"; leave it out, or use balance = \
+         \"header-hash\" or \"cookie-hash\"",
+    );
+    for (word, instead) in [("path-hash", "source-hash"), ("least-latency", "least-connections")] {
+        refuses(
+            &format!("{GOOD}balance = \"{word}\"\n"),
+            &format!(
+                "5:11: error: `balance` is \"{word}\", but the service has no requests; use \"{instead}\", or make the \
+                 service http or https"
+            ),
+        );
+    }
+}

@@ -1,0 +1,175 @@
+//! Which backends requests and connections get: by what requests say, by how soon backends answer.
+
+use crate::network::test;
+use anyhow::{Context, Result, ensure};
+use hairpin_e2e::command;
+use hairpin_e2e::peer::{Hairpin, HairpinOptions, PeerService};
+use hairpin_e2e::process::{Process, patience};
+use hairpin_e2e::servers::{HTTP_PORT, Servers, listening, web};
+use hairpin_e2e::topology::{Family, Topology, TopologyOptions, end, server_address, vip};
+use libtest_mimic::Trial;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::time::Duration;
+
+pub(crate) fn tests() -> Vec<Trial> {
+    vec![
+        test("backends: chosen by field, cookie and path", by_parts_of_requests),
+        test("backends: a slow one is left", least_latency),
+    ]
+}
+
+const NAME: &str = "web.test";
+const HTTPS_PORT: u16 = 443;
+/// The slow server's port, on server4.
+const SLOW_PORT: u16 = 8098;
+
+/// An HTTP service, spliced, and an HTTPS service, terminated.
+struct Scene {
+    hairpin: Hairpin,
+    servers: Servers,
+    certificate: PathBuf,
+    services: Vec<PeerService>,
+    topology: Topology,
+}
+
+impl Scene {
+    /// `lines`: of each service; `tables`: behind its backends.
+    fn start(balance: &'static str, lines: &str, servers: &[usize], tables: &str) -> Result<Scene> {
+        let topology = Topology::create(TopologyOptions::default())?;
+        let running = Servers::start(&topology)?;
+        let certificate = web::certificate(&topology, "web.pem", &[NAME])?;
+        let services = [PeerService::http("plain", HTTP_PORT), PeerService::https("tls", HTTPS_PORT, &certificate)];
+        let services = services.map(|service| PeerService {
+            balance,
+            servers: servers.to_vec(),
+            tables: format!("{tables}[service.http]\nserver_timing = true\n{}", service.tables),
+            ..service
+        });
+        let services = services.to_vec();
+        let options = HairpinOptions { service: lines.to_owned(), ..HairpinOptions::default() };
+        let hairpin = Hairpin::start(&topology, &services, &options)?;
+        Ok(Scene { hairpin, servers: running, certificate, services, topology })
+    }
+
+    fn reload(&mut self, balance: &'static str, lines: &str) -> Result<()> {
+        self.services.iter_mut().for_each(|service| service.balance = balance);
+        let options = HairpinOptions { service: lines.to_owned(), ..HairpinOptions::default() };
+        self.hairpin.configure(&self.topology, &self.services, &options)?;
+        self.hairpin.tell(&self.topology, &["reload"]).map(drop)
+    }
+
+    /// The status of a response, and the backend that it is from.
+    fn ask(&self, scheme: &str, path: &str, field: &str) -> Result<(String, String)> {
+        let port = if scheme == "https" { HTTPS_PORT } else { HTTP_PORT };
+        let mut curl = self.topology.client.command("curl");
+        curl.args(["--silent", "--show-error", "--max-time", "20", "--output", "/dev/null", "--dump-header", "-"]);
+        curl.arg("--cacert").arg(&self.certificate);
+        curl.args(["--resolve", &format!("{NAME}:{port}:{}", vip(Family::V4)), "--header", field]);
+        let head = command::output(curl.arg(format!("{scheme}://{NAME}/{path}")))?;
+        let status = head.split(' ').nth(1).unwrap_or_default().to_owned();
+        let named = head.lines().find_map(|line| line.split_once("desc=\""));
+        let backend = named.and_then(|(_, name)| name.split('"').next()).unwrap_or_default();
+        Ok((status, backend.to_owned()))
+    }
+
+    fn backend(&self, scheme: &str, path: &str, field: &str) -> Result<String> {
+        let (_, backend) = self.ask(scheme, path, field)?;
+        ensure!(!backend.is_empty(), "no backend answered {scheme} {path} {field}\n{}", self.hairpin.logs());
+        Ok(backend)
+    }
+}
+
+type PartOf = fn(usize, usize) -> (String, String);
+
+/// Path and field of a request whose part has value `i`, and whose other parts differ by `other`.
+const PARTS: [(&str, &str, PartOf); 3] = [
+    ("header-hash", "hash_name = \"X-Tenant\"\n", |i, other| (format!("{other}"), format!("x-tenant: t{i}"))),
+    ("cookie-hash", "hash_name = \"user\"\n", |i, other| (format!("{other}"), format!("Cookie: a={other}; user=u{i}"))),
+    ("path-hash", "", |i, other| (format!("page/{i}?v={other}"), format!("X-Other: {other}"))),
+];
+/// Values that are tried.
+const VALUES: usize = 16;
+
+fn by_parts_of_requests() -> Result<()> {
+    let mut scene = Scene::start("round-robin", "", &[1, 2, 3, 4], "")?;
+    for (balance, lines, part) in PARTS {
+        scene.reload(balance, lines)?;
+        let backends = |scene: &Scene| -> Result<Vec<String>> {
+            let of = |i| {
+                let mut met = BTreeSet::new();
+                for (other, scheme) in ["http", "https", "http"].into_iter().enumerate() {
+                    let (path, field) = part(i, other);
+                    met.insert(scene.backend(scheme, &path, &field)?);
+                }
+                ensure!(met.len() == 1, "{balance}: value {i} met {met:?}");
+                met.pop_first().context("no backend")
+            };
+            (0..VALUES).map(of).collect()
+        };
+        let before = backends(&scene)?;
+        // That two of four get all of 16 values has a chance of 6 in 2^16.
+        ensure!(BTreeSet::from_iter(&before).len() >= 3, "{balance}: {before:?}");
+        for service in ["plain", "tls"] {
+            scene.hairpin.tell(&scene.topology, &["backend", "drain", service, "server1"])?;
+        }
+        let after = backends(&scene)?;
+        ensure!(!after.iter().any(|backend| backend == "server1"), "{balance}: {after:?}");
+        // The drained backend has no entries any more, so that a few of the others' are given anew, too.
+        let moved = before.iter().zip(&after).filter(|(was, is)| *was != "server1" && was != is).count();
+        ensure!(moved <= 2, "{balance}: {moved} values moved for nothing: {before:?}, {after:?}");
+        for service in ["plain", "tls"] {
+            scene.hairpin.tell(&scene.topology, &["backend", "reset", service, "server1"])?;
+        }
+    }
+    scene.servers.check()?;
+    scene.hairpin.process().check()
+}
+
+/// Answers GET after 300 ms.
+const SLOW: &str = "\
+import http.server, sys, time
+class Slow(http.server.BaseHTTPRequestHandler):
+    protocol_version = 'HTTP/1.1'
+    def do_GET(self):
+        time.sleep(0.3)
+        self.send_response(200)
+        self.send_header('Content-Length', '0')
+        self.end_headers()
+    def log_message(self, *_):
+        pass
+http.server.ThreadingHTTPServer(('', int(sys.argv[1])), Slow).serve_forever()
+";
+
+fn slow_server(topology: &Topology) -> Result<Process> {
+    let namespace = &topology.servers[3];
+    let mut python = namespace.command(web::PYTHON);
+    python.arg(topology.scratch.write("slow.py", SLOW)?).arg(SLOW_PORT.to_string());
+    let mut process = namespace.start(python, &topology.scratch.file("slow.log"))?;
+    process.wait_until(patience(Duration::from_secs(10)), || listening(namespace.name(), &[SLOW_PORT]))?;
+    Ok(process)
+}
+
+/// A `[[service.backend]]` with more fields.
+fn backend_table(name: &str, server: usize, port: u16, fields: &str) -> String {
+    let address = end(server_address(Family::V4, server), port);
+    format!("[[service.backend]]\nname = \"{name}\"\naddress = \"{address}\"\n{fields}")
+}
+
+fn least_latency() -> Result<()> {
+    let mut scene = Scene::start("least-latency", "", &[1, 2], &backend_table("slow", 4, SLOW_PORT, ""))?;
+    let mut slow = slow_server(&scene.topology)?;
+    for scheme in ["http", "https"] {
+        let mut met: BTreeMap<String, usize> = BTreeMap::new();
+        for i in 0..60 {
+            let (status, backend) = scene.ask(scheme, "1k", "X-A: b")?;
+            ensure!(status == "200", "{scheme}: request {i} met {status}");
+            *met.entry(backend).or_default() += 1;
+        }
+        // In turns it would get 20.
+        ensure!((1..=4).contains(&met.get("slow").copied().unwrap_or(0)), "{scheme}: {met:?}");
+        ensure!(met.len() == 3, "{scheme}: {met:?}");
+    }
+    slow.check()?;
+    scene.hairpin.process().check()
+}
