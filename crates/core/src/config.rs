@@ -150,6 +150,8 @@ pub struct Backend {
     pub weight: u16,
     /// Whether it takes connections.
     pub state: BackendState,
+    /// Whether it takes new connections only while no backend of its service that is no backup does.
+    pub is_backup: bool,
 }
 
 /// The policy for a TCP packet, not a SYN, to a service that belongs to no known connection.

@@ -51,6 +51,7 @@
 //!     endpoint: Endpoint::new(IpAddr::from([10, 0, 0, 1]), 8080),
 //!     weight: 1,
 //!     state: BackendState::Enabled,
+//!     is_backup: false,
 //! };
 //! let service = Service {
 //!     state: ServiceState::Active,

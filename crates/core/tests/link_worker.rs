@@ -76,6 +76,7 @@ fn snapshot() -> Arc<Snapshot> {
             endpoint: Endpoint::new(Address::from_ipv4(SERVER), 5353),
             weight: 1,
             state: BackendState::Enabled,
+            is_backup: false,
         }]
         .into(),
         ..Service::vacant()

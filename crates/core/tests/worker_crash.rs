@@ -155,6 +155,7 @@ fn snapshot() -> Arc<Snapshot> {
             endpoint: end(2, 8000),
             weight: 1,
             state: BackendState::Enabled,
+            is_backup: false,
         }]
         .into(),
         ..Service::vacant()

@@ -490,7 +490,8 @@ fn backends(out: &mut Vec<String>, before: &Service, after: &Service) {
                 BackendState::Enabled => String::new(),
                 state => format!(", {}", state.word()),
             };
-            out.push(format!("{service}: backend {}{at} added{weight}{state}", backend.name));
+            let backup = if backend.is_backup { ", backup" } else { "" };
+            out.push(format!("{service}: backend {}{at} added{weight}{state}{backup}", backend.name));
             continue;
         };
         let who = format!("{service}: backend {}", backend.name);
@@ -499,6 +500,9 @@ fn backends(out: &mut Vec<String>, before: &Service, after: &Service) {
         }
         if before.weight != backend.weight {
             out.push(format!("{who}: weight: {} -> {}", before.weight, backend.weight));
+        }
+        if before.is_backup != backend.is_backup {
+            out.push(format!("{who}: backup: {} -> {}", before.is_backup, backend.is_backup));
         }
         if before.state != backend.state {
             let hint = match backend.state {

@@ -410,6 +410,9 @@ pub struct ServiceStatus {
     /// Why it is not ready; empty if it is.
     #[serde(default)]
     pub not_ready: String,
+    /// Whether its backups take new connections, because no other backend does.
+    #[serde(default)]
+    pub uses_backups: bool,
     /// Its backends.
     pub backends: Vec<BackendStatus>,
 }
@@ -443,6 +446,9 @@ pub struct BackendStatus {
     pub weight: u16,
     /// `enabled`, `drain`, `disabled` or `removed` (from the configuration; it keeps its connections for a while).
     pub state: String,
+    /// Whether it takes new connections only while no other backend does.
+    #[serde(default)]
+    pub backup: bool,
     /// Whether state or weight are overridden at run time.
     #[serde(default)]
     pub overridden: bool,

@@ -105,6 +105,16 @@ fn services_come_and_go() {
 fn every_field_of_a_service_is_compared() {
     changes(&[("name = \"web\"", "name = \"www\"")], &["service www: name: web -> www"]);
     changes(&[("#WEB", "balance = \"maglev\"")], &["service web: balance: round-robin -> maglev"]);
+    let hashed = "balance = \"path-hash\"";
+    let named = "balance = \"header-hash\"\nhash_name = \"X-A\"";
+    let http = |text: &str| {
+        let pool = ("#TABLES", "[pool]\naddresses = [\"10.0.9.1\"]");
+        with(&[("192.0.2.1:80/tcp", "192.0.2.1:80/http"), ("#WEB", text), pool])
+    };
+    assert_eq!(
+        between(&http(hashed), &http(named)).changes,
+        ["service web: balance: path-hash -> header-hash", "service web: hash_name: none -> x-a"]
+    );
     changes(&[("#WEB", "unknown = \"reset\"")], &["service web: unknown: drop -> reset"]);
     changes(&[("#WEB", "all_down = \"use-all\"")], &["service web: all_down: refuse -> use-all"]);
     changes(&[("#WEB", "drain_limit = \"0s\"")], &["service web: drain_limit: 1h -> until they end"]);

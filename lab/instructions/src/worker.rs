@@ -57,6 +57,7 @@ pub(crate) fn worker(plan: ServicePlan) -> CountedWorker {
         endpoint: family.end(BACKEND_NETWORK, 1 + number, 8080),
         weight: 1,
         state: BackendState::Enabled,
+        is_backup: false,
     };
     let service = Service {
         state: ServiceState::Active,

@@ -73,6 +73,7 @@ impl BalancerOptions {
                 endpoint: endpoint(BACKENDS + u32::from(number), BACKEND_PORT, ipv6),
                 weight: 100,
                 state: hairpin_core::config::BackendState::Enabled,
+                is_backup: false,
             });
             Service {
                 state: ServiceState::Active,

@@ -177,6 +177,7 @@ impl SpliceScene {
             endpoint: end(100 + number as u8, 8080),
             weight: 1,
             state: BackendState::Enabled,
+            is_backup: false,
         };
         let service = Service {
             endpoint: end(1, 80),

@@ -106,6 +106,7 @@ impl WorkerScene {
                     endpoint,
                     weight: 1,
                     state: BackendState::Enabled,
+                    is_backup: false,
                 })
                 .into(),
             ..Service::vacant()

@@ -153,6 +153,7 @@ pub fn service(name: &str, vip: Endpoint, first: u16, backends: &[Endpoint]) -> 
         endpoint: *endpoint,
         weight: 1,
         state: BackendState::Enabled,
+        is_backup: false,
     };
     Service {
         state: ServiceState::Active,

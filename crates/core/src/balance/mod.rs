@@ -197,7 +197,7 @@ impl Balancer {
 
     /// Takes what part of their weight backends have now. One with none gets no connections, unless that is so of all:
     /// then those that are not settled get them, and where there are none of these, all, if the service says
-    /// [`UseAll`](crate::config::AllDown::UseAll).
+    /// [`UseAll`](crate::config::AllDown::UseAll). In each case backups get them only if no other backend does.
     pub fn refresh(&mut self, effective_weights: &EffectiveWeights) {
         if !self.weights.follow(weights::of(effective_weights, &self.numbers)) {
             return;
@@ -282,6 +282,17 @@ impl Balancer {
         }
         same
     }
+}
+
+/// Whether a service's backups take its new connections, for want of other backends.
+pub fn uses_backups(service: &Service, effective_weights: &EffectiveWeights) -> bool {
+    if !service.backends.iter().any(|backend| backend.is_backup) {
+        return false;
+    }
+    let numbers: Vec<u32> = service.backends.iter().map(|backend| u32::from(backend.number)).collect();
+    let mut weights = Weights::new(service);
+    weights.follow(weights::of(effective_weights, &numbers));
+    weights.open.first().and_then(|&index| service.backends.get(usize::from(index))).is_some_and(|it| it.is_backup)
 }
 
 /// Which of how many workers: they begin their rounds at different points, so that the sum is even.

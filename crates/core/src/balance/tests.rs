@@ -1,5 +1,6 @@
 //! The statistical promises of each algorithm, with fixed seeds.
 
+mod backups;
 mod requests;
 mod shares;
 
@@ -36,6 +37,7 @@ fn service(algorithm: Algorithm, weights: &[u16]) -> Service {
         endpoint: end((i / 250) as u8, (i % 250) as u8, 80),
         weight,
         state: BackendState::Enabled,
+        is_backup: false,
     };
     Service {
         state: Default::default(),

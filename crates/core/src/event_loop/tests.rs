@@ -15,8 +15,14 @@ use std::vec::Vec;
 /// One service with one backend, and short timeouts.
 fn snapshot() -> Snapshot {
     let end = |(address, port): ([u8; 4], u16)| Endpoint { address: Address::from_ipv4(address), port };
-    let backend =
-        Backend { number: 0, name: "b".into(), endpoint: end(BACKEND), weight: 1, state: BackendState::Enabled };
+    let backend = Backend {
+        number: 0,
+        name: "b".into(),
+        endpoint: end(BACKEND),
+        weight: 1,
+        state: BackendState::Enabled,
+        is_backup: false,
+    };
     let timeouts = Timeouts {
         tcp_handshake: Duration::from_secs(1),
         tcp_established: Duration::from_secs(10),

@@ -142,6 +142,13 @@ fn meaning(sink: &Sink<'_>, draft: &ServiceDraft, is_tracked: bool) {
         let what = format!("no backend of {of} \"{name}\" takes new connections");
         sink.warning(&draft.listen, what, "enable one with a weight above 0");
     }
+    let all_are_backups = draft.backends.iter().all(|backend| backend.value.is_backup)
+        && draft.settings.named.iter().all(|named| named.is_backup);
+    if !draft.backends.is_empty() && all_are_backups {
+        let [of, name] = called(service);
+        let what = format!("all backends of {of} \"{name}\" are backups, so that they are always used");
+        sink.warning(&draft.listen, what, "leave `backup` out, or add other backends");
+    }
     let first_weight = draft.backends.first().map(|backend| backend.value.weight);
     let weights_differ = draft.backends.iter().any(|backend| Some(backend.value.weight) != first_weight);
     if service.algorithm == Algorithm::RoundRobin && weights_differ {

@@ -50,6 +50,16 @@ pub struct NamedBackends {
     pub weight: u16,
     /// Whether they take connections.
     pub state: BackendState,
+    /// Whether they are backups.
+    pub is_backup: bool,
+}
+
+impl NamedBackends {
+    /// With the defaults of all other fields.
+    fn new(question: Question, port: Option<u16>) -> NamedBackends {
+        let (resolve, state) = (Resolve::All, BackendState::Enabled);
+        NamedBackends { question, port, resolve, weight: 1, state, is_backup: false }
+    }
 }
 
 impl std::fmt::Display for NamedBackends {
@@ -59,7 +69,8 @@ impl std::fmt::Display for NamedBackends {
             Some(port) => write!(f, "{name}:{port} ({}", self.resolve.word())?,
             None => write!(f, "{name} (SRV")?,
         }
-        write!(f, ", weight {}, {})", self.weight, self.state.word())
+        write!(f, ", weight {}, {}", self.weight, self.state.word())?;
+        f.write_str(if self.is_backup { ", backup)" } else { ")" })
     }
 }
 
@@ -88,8 +99,7 @@ fn is_name(name: &str) -> bool {
 pub(super) fn named(text: &At<String>, is_ipv6: bool) -> Option<At<NamedBackends>> {
     let (name, port) = host_and_port(&text.value)?;
     let question = Question { name, is_srv: false, is_ipv6 };
-    let (resolve, state) = (Resolve::All, BackendState::Enabled);
-    Some(At { value: NamedBackends { question, port: Some(port), resolve, weight: 1, state }, span: text.span.clone() })
+    Some(At { value: NamedBackends::new(question, Some(port)), span: text.span.clone() })
 }
 
 /// A `[[service.backend]]` that has a name in `address`, or `srv`. `None`: it has neither, or is wrong, which is reported.
@@ -106,8 +116,7 @@ pub(super) fn read_backend(table: &TomlTable<'_>, is_ipv6: bool) -> Option<At<Na
             return None;
         }
         let question = Question { name: text.value.to_ascii_lowercase(), is_srv: true, is_ipv6 };
-        let (resolve, state) = (Resolve::All, BackendState::Enabled);
-        At { value: NamedBackends { question, port: None, resolve, weight: 1, state }, span: text.span }
+        At { value: NamedBackends::new(question, None), span: text.span }
     } else {
         named(&table.text("address")?, is_ipv6)?
     };
@@ -118,6 +127,7 @@ pub(super) fn read_backend(table: &TomlTable<'_>, is_ipv6: bool) -> Option<At<Na
     named.value.weight = table.integer("weight").and_then(|weight| u16::try_from(weight).ok()).unwrap_or(1);
     named.value.resolve = table.choice("resolve").unwrap_or_default();
     named.value.state = table.choice("state").unwrap_or_default();
+    named.value.is_backup = table.boolean("backup");
     Some(named)
 }
 
@@ -257,6 +267,7 @@ fn given(named: &NamedBackends, found: &[Found], is_usable: impl Fn(Endpoint) ->
         // A weight of 0 has a small chance in RFC 2782, and none here.
         weight: srv.map_or(named.weight, |srv| srv.weight.max(1)),
         state: named.state,
+        is_backup: named.is_backup,
     };
     let most = if named.resolve == Resolve::One { 1 } else { usize::MAX };
     let chosen = usable.iter().filter(|(_, srv)| srv.map(|srv| srv.priority) == best).take(most);

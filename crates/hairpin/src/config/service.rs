@@ -369,7 +369,8 @@ pub(super) fn read_backends<'a>(
             backends.named.push(named.value);
         } else if let Some(endpoint) = read_endpoint(sink, text) {
             let name = text.value.clone().into();
-            let backend = Backend { number: 0, name, endpoint, weight: 1, state: BackendState::Enabled };
+            let backend =
+                Backend { number: 0, name, endpoint, weight: 1, state: BackendState::Enabled, is_backup: false };
             backends.listed.push(At { value: backend, span: text.span.clone() });
         }
     }
@@ -413,6 +414,7 @@ fn read_backend(sink: &Sink<'_>, table: &TomlTable<'_>) -> Option<At<Backend>> {
         endpoint: endpoint?,
         weight: weight.unwrap_or(1),
         state: state.unwrap_or_default(),
+        is_backup: table.boolean("backup"),
     };
     Some(At { value: backend, span: address.span })
 }

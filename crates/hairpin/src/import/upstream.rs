@@ -32,6 +32,7 @@ struct Server {
     address: Option<IpAddr>,
     weight: u16,
     is_down: bool,
+    is_backup: bool,
 }
 
 impl Upstream {
@@ -53,7 +54,7 @@ impl Upstream {
         if let Some(name) = &self.hash_name {
             let _ = writeln!(out, "hash_name = {}", quoted(name));
         }
-        let is_plain = self.servers.iter().all(|server| server.weight == 1 && !server.is_down);
+        let is_plain = self.servers.iter().all(|server| server.weight == 1 && !server.is_down && !server.is_backup);
         if is_plain {
             let ends: Vec<&str> = self.servers.iter().map(|server| &*server.end).collect();
             let one = if ends.len() == 1 { format!("[{}]", quoted(ends[0])) } else { list(&ends) };
@@ -76,6 +77,9 @@ impl Upstream {
             }
             if server.is_down {
                 let _ = writeln!(out, "state = \"disabled\"");
+            }
+            if server.is_backup {
+                let _ = writeln!(out, "backup = true");
             }
         }
     }
@@ -162,7 +166,7 @@ fn part(variable: &str) -> Option<(&'static str, String)> {
 
 fn server(context: &mut Context, upstream: &mut Upstream, directive: &Directive, port: Option<u16>) -> Option<Server> {
     let (end, address) = end(context, directive, directive.first(), port)?;
-    let mut server = Server { end, address, weight: 1, is_down: false };
+    let mut server = Server { end, address, weight: 1, is_down: false, is_backup: false };
     let mut passive: (Option<u32>, Option<String>) = (None, None);
     for arg in &directive.args[1..] {
         match arg.split_once('=').unwrap_or((arg, "")) {
@@ -172,11 +176,7 @@ fn server(context: &mut Context, upstream: &mut Upstream, directive: &Directive,
             ("down", _) => server.is_down = true,
             // Names are looked up again anyway.
             ("resolve", _) => {}
-            ("backup", _) => {
-                let why = "Hairpin has no backup servers: it is left out; a second VIP, or a group that routes lead to, may serve instead";
-                context.notes.add(directive, why);
-                return None;
-            }
+            ("backup", _) => server.is_backup = true,
             (other, _) => {
                 let why = match other {
                     "service" => "write it as `srv` of [[service.backend]]".to_string(),
@@ -248,6 +248,12 @@ fn end(context: &mut Context, at: &Directive, text: &str, port: Option<u16>) -> 
 
 /// The server that `proxy_pass` names itself.
 pub(super) fn single(context: &mut Context, at: &Directive, text: &str, port: Option<u16>) -> Upstream {
-    let server = end(context, at, text, port).map(|(end, address)| Server { end, address, weight: 1, is_down: false });
+    let server = end(context, at, text, port).map(|(end, address)| Server {
+        end,
+        address,
+        weight: 1,
+        is_down: false,
+        is_backup: false,
+    });
     Upstream { balance: "weighted-round-robin", servers: server.into_iter().collect(), ..Upstream::default() }
 }

@@ -154,6 +154,8 @@ pub(super) struct BackendEntry {
     pub(super) weight: u16,
     /// The state in force, an override included.
     pub(super) state: Worded<BackendState>,
+    #[serde(default, skip_serializing_if = "is_false")]
+    backup: bool,
     /// Since when it has taken no new connections, in seconds since 1970; `None` while it takes them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) since_unix_s: Option<u64>,
@@ -171,6 +173,7 @@ impl BackendEntry {
             address: backend.endpoint,
             weight: backend.weight,
             state: Worded(backend.state),
+            backup: backend.is_backup,
             since_unix_s: None,
             overridden: None,
         }
@@ -182,6 +185,7 @@ impl BackendEntry {
         let ended = self.overridden.take_if(|overridden| overridden.was != configured).is_some();
         let overridden = self.overridden.as_ref();
         self.name = backend.name.to_string();
+        self.backup = backend.is_backup;
         self.weight = overridden.and_then(|overridden| overridden.weight).unwrap_or(backend.weight);
         self.state = overridden.and_then(|overridden| overridden.state).unwrap_or(Worded(backend.state));
         if self.state.0 == BackendState::Enabled {
@@ -202,7 +206,7 @@ impl BackendEntry {
     /// The backend for the workers.
     pub(super) fn backend(&self, number: u16) -> Backend {
         let (name, endpoint) = (self.name.as_str().into(), self.address);
-        Backend { number, name, endpoint, weight: self.weight, state: self.state.0 }
+        Backend { number, name, endpoint, weight: self.weight, state: self.state.0, is_backup: self.backup }
     }
 }
 

@@ -274,6 +274,9 @@ fn is_checked(backend: &BackendStatus) -> bool {
 /// A backend's state, what its health makes of it, and whether it is overridden.
 fn state(backend: &BackendStatus) -> String {
     let mut state = backend.state.clone();
+    if backend.backup {
+        state.push_str(", backup");
+    }
     if backend.health.state == "down" {
         state.push_str(", down");
     }
@@ -289,7 +292,11 @@ fn services(status: &Status) -> Table {
         &["CONNS", "TOTAL", "NEW/s", "SOFTWARE", "", "OFFLOADED", "", "SHARE"],
     );
     for service in &status.services {
-        let standing = if service.state == "removed" { "removed" } else { "" };
+        let standing = match &*service.state {
+            "removed" => "removed",
+            _ if service.uses_backups => "on backups",
+            _ => "",
+        };
         let (listen, mode) = match (&service.group_of, &service.encapsulation) {
             (Some(_), _) => ("group", String::new()),
             (None, Some(encapsulation)) => (&*service.listen, format!("{}/{encapsulation}", service.mode)),

@@ -4,7 +4,7 @@ use super::reading::WorkerReading;
 use crate::config::ServiceSettings;
 use crate::health::{self, CheckTarget, Checker, ObservedTotals};
 use crate::status::HealthStatus;
-use hairpin_core::balance::{EffectiveWeight, EffectiveWeights};
+use hairpin_core::balance::{EffectiveWeight, EffectiveWeights, uses_backups};
 use hairpin_core::config::{BackendState, Service, ServiceState, Snapshot};
 use hairpin_core::l7::splice::Fault;
 use hairpin_core::worker::Which;
@@ -83,6 +83,30 @@ pub(crate) fn tell(checker: &Checker, effective_weights: &EffectiveWeights) -> b
         effective_weights.put(standing.backend, EffectiveWeight { share, settled: standing.settled });
     }
     effective_weights.version() != before
+}
+
+/// The services whose backups are used, by number.
+#[derive(Debug, Default)]
+pub(crate) struct BackupsInUse(BTreeSet<u16>);
+
+impl BackupsInUse {
+    /// Takes note of how it is now; what has changed, for people.
+    pub(crate) fn follow(&mut self, snapshot: &Snapshot, effective_weights: &EffectiveWeights) -> Vec<String> {
+        let mut changes = Vec::new();
+        for (number, service) in (0..).zip(&snapshot.services) {
+            let name = &service.name;
+            if !uses_backups(service, effective_weights) {
+                if self.0.remove(&number) {
+                    changes.push(format!("service {name}: its backups are used no longer"));
+                }
+            } else if self.0.insert(number) {
+                changes.push(format!(
+                    "warning: service {name}: its backups are used, since no other backend takes connections"
+                ));
+            }
+        }
+        changes
+    }
 }
 
 /// Backends whose connections have been given their time: those that drain, or are removed, for longer than their limit.

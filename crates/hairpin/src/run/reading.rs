@@ -455,6 +455,7 @@ fn backend_status(
             BackendState::Removed => "removed",
         }
         .to_string(),
+        backup: backend.is_backup,
         connections: statistics.open_now,
         connections_total: statistics.connections,
         connections_per_s: per_s.of(earlier.connections, statistics.connections),

@@ -6,7 +6,7 @@ use super::acme::{AutomaticCertificates, OpenChallenges};
 use super::api::ApiState;
 use super::begin::Began;
 use super::capacity;
-use super::effective_weights;
+use super::effective_weights::{self, BackupsInUse};
 use super::generations::Generations;
 use super::handover::Legacy;
 use super::host::unix_s;
@@ -30,7 +30,7 @@ use crate::monitor::Monitors;
 use crate::registry::{Merged, Registry};
 use crate::status::{AccessLogStatus, MonitorStatus, OffloadStatus, ReloadStatus, Status, TracingStatus};
 use anyhow::Result;
-use hairpin_core::balance::Tables;
+use hairpin_core::balance::{Tables, uses_backups};
 use hairpin_core::config::Snapshot;
 use hairpin_core::worker::Adopted;
 use hairpin_linux::cpu;
@@ -112,6 +112,7 @@ pub(super) struct Supervisor {
     pub(super) reloads: ReloadStatus,
     pub(super) inspector: Inspector,
     pub(super) readiness: NotifiedReadiness,
+    pub(super) backups: BackupsInUse,
     /// Draining backends whose connections have been ended.
     pub(super) ended: BTreeSet<u16>,
     pub(super) record: InstanceRecord,
@@ -183,6 +184,7 @@ impl Supervisor {
             reloads: ReloadStatus::default(),
             inspector,
             readiness,
+            backups: BackupsInUse::default(),
             ended: BTreeSet::new(),
             began,
             adopted,
@@ -394,6 +396,9 @@ impl Supervisor {
             self.worker_pool.shared().for_each(ThreadShared::wake);
             self.schedule();
         }
+        for change in self.backups.follow(&self.snapshot, &self.parameters.effective_weights) {
+            tell(EventKind::Health, &change);
+        }
     }
 
     fn end_drained(&mut self) {
@@ -514,6 +519,7 @@ impl Supervisor {
             (shown.ready, shown.not_ready) = (why.is_none(), why.unwrap_or_default());
         }
         for ((_, service), shown) in reading::shown(&self.snapshot).into_iter().zip(&mut status.services) {
+            shown.uses_backups = uses_backups(service, &self.parameters.effective_weights);
             for (backend, shown) in service.backends.iter().zip(&mut shown.backends) {
                 shown.overridden = self.registry.overridden(backend.number);
                 let checked = self.merged.is_checked(backend.number).then(|| health.remove(&backend.number)).flatten();

@@ -1,7 +1,7 @@
 //! How backends are chosen, where that goes by requests.
 
 use super::http::with;
-use super::{GOOD, good, refuses};
+use super::{GOOD, good, refuses, warned};
 use hairpin_core::config::Algorithm;
 
 #[test]
@@ -54,4 +54,19 @@ fn parts_of_requests_are_asked_for() {
             ),
         );
     }
+}
+
+#[test]
+fn backups_are_read() {
+    let spare = "[[service.backend]]\naddress = \"10.0.0.9:80\"\nbackup = true\n[[service.backend]]\naddress = \
+                 \"spare.internal:80\"\nbackup = true";
+    let config = good(&with(&[("#GROUP", &spare.replace("service.", "service.group."))]));
+    assert_eq!(config.warnings, []);
+    let backups: Vec<bool> = config.snapshot.services[1].backends.iter().map(|backend| backend.is_backup).collect();
+    assert_eq!(backups, [false, true]);
+    assert_eq!(config.services[1].named[0].to_string(), "spare.internal:80 (all, weight 1, enabled, backup)");
+    let only = GOOD.replace("backends = [\"10.0.0.1:80\"]\n", spare);
+    let expected = "t.toml:3:10: warning: all backends of service \"192.0.2.1:80/tcp\" are backups, so that they are always \
+                    used; leave `backup` out, or add other backends";
+    assert_eq!(warned(&only), [expected]);
 }

@@ -148,6 +148,7 @@ impl Site {
             endpoint: Endpoint::new(server.ip(), server.port()),
             weight: 1,
             state: BackendState::Enabled,
+            is_backup: false,
         };
         let served = ServedCertificates::load(&options).unwrap();
         let mut terminated = TerminatedService {

@@ -183,6 +183,7 @@ mod tests {
             endpoint: end(backend as u8 + 10, 80),
             weight: 1,
             state: BackendState::Enabled,
+            is_backup: false,
         };
         let (state, forwarding, backends) = (ServiceState::Active, Forwarding::FullNat, Box::from([backend]));
         Service { state, kind, endpoint: end(1, port), forwarding, backends, ..Service::vacant() }

@@ -133,8 +133,15 @@ pub(crate) fn snapshot() -> Snapshot {
         timeouts: Timeouts::default(),
         drain_limit: Duration::ZERO,
         all_down: Default::default(),
-        backends: [Backend { number, name: "b".into(), endpoint: backend, weight: 1, state: BackendState::Enabled }]
-            .into(),
+        backends: [Backend {
+            number,
+            name: "b".into(),
+            endpoint: backend,
+            weight: 1,
+            state: BackendState::Enabled,
+            is_backup: false,
+        }]
+        .into(),
         ..Service::vacant()
     };
     let nat = Forwarding::Nat;

@@ -111,6 +111,7 @@ fn snapshot(work: PacketWork, sort: Sort) -> Snapshot {
         endpoint: Endpoint { address: Address::from_ipv4([10, 1, 0, 1 + number as u8]), port: 8080 },
         weight: 1,
         state: BackendState::Enabled,
+        is_backup: false,
     };
     // Established connections whose beginning was not seen are picked up.
     let unknown = if sort == Sort::Udp { UnknownPacket::Drop } else { UnknownPacket::PickUp };

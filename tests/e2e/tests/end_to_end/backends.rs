@@ -1,21 +1,23 @@
-//! Which backends requests and connections get: by what requests say, by how soon backends answer.
+//! Which backends requests and connections get: by what requests say, by how soon backends answer, and backups.
 
 use crate::network::test;
 use anyhow::{Context, Result, ensure};
 use hairpin_e2e::command;
 use hairpin_e2e::peer::{Hairpin, HairpinOptions, PeerService};
 use hairpin_e2e::process::{Process, patience};
-use hairpin_e2e::servers::{HTTP_PORT, Servers, listening, web};
+use hairpin_e2e::servers::{HTTP_PORT, Servers, WELL, listening, web};
 use hairpin_e2e::topology::{Family, Topology, TopologyOptions, end, server_address, vip};
 use libtest_mimic::Trial;
+use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
         test("backends: chosen by field, cookie and path", by_parts_of_requests),
         test("backends: a slow one is left", least_latency),
+        test("backends: backups serve while no other does", backups),
     ]
 }
 
@@ -172,4 +174,68 @@ fn least_latency() -> Result<()> {
     }
     slow.check()?;
     scene.hairpin.process().check()
+}
+
+/// Which servers answer requests of a client, a connection each.
+fn answers(topology: &Topology, url: &str) -> Result<BTreeSet<String>> {
+    let ask = |_| {
+        let mut curl = topology.client.command("curl");
+        curl.args(["--silent", "--show-error", "--max-time", "20", "--output", "/dev/null", "--dump-header", "-"]);
+        let head = command::output(curl.arg(url))?;
+        let server = head.lines().find_map(|line| line.strip_prefix("X-Server: "));
+        Ok(server.with_context(|| format!("no server in {head:?}"))?.trim().to_owned())
+    };
+    (0..8).map(ask).collect()
+}
+
+fn backups() -> Result<()> {
+    let topology = Topology::create(TopologyOptions::default())?;
+    let mut servers = Servers::start(&topology)?;
+    let spare = backend_table("spare", 3, HTTP_PORT, "backup = true\n");
+    let health =
+        "[service.health]\ncheck = \"http\"\npath = \"/health\"\ninterval = \"200ms\"\ntimeout = \"200ms\"\nfall = 2\n";
+    let tcp = PeerService { server_port: HTTP_PORT, ..PeerService::tcp("tcp", Family::V4, 8081) };
+    let services = [tcp, PeerService::http("http", HTTP_PORT)].map(|service| PeerService {
+        servers: vec![1, 2],
+        tables: format!("{spare}{health}"),
+        ..service
+    });
+    let urls = services.clone().map(|service| format!("http://{}/1k", service.listen()));
+    let mut hairpin = Hairpin::start(&topology, &services, &HairpinOptions::default())?;
+    let meets = |hairpin: &Hairpin, expected: &[&str], uses: bool| -> Result<()> {
+        let start = Instant::now();
+        loop {
+            let met = urls.iter().map(|url| answers(&topology, url)).collect::<Result<Vec<_>>>();
+            let status: Value = serde_json::from_str(&hairpin.tell(&topology, &["status", "-o", "json"])?)?;
+            let said = [0, 1].map(|at| status["services"][at]["uses_backups"].as_bool());
+            let is = met
+                .as_ref()
+                .is_ok_and(|met| met.iter().all(|met| met.iter().map(String::as_str).eq(expected.iter().copied())));
+            if is && said == [Some(uses); 2] {
+                return Ok(());
+            }
+            ensure!(start.elapsed() < patience(Duration::from_secs(30)), "{met:?}, {said:?}\n{}", hairpin.logs());
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    };
+    meets(&hairpin, &["server1", "server2"], false)?;
+    // By checks, and by an operator.
+    servers.say(&topology, 1, None)?;
+    meets(&hairpin, &["server2"], false)?;
+    servers.say(&topology, 2, None)?;
+    meets(&hairpin, &["server3"], true)?;
+    let table = hairpin.status_table()?;
+    ensure!(table.contains("on backups") && table.contains("enabled, backup"), "{table}");
+    servers.say(&topology, 1, Some(WELL))?;
+    meets(&hairpin, &["server1"], false)?;
+    for service in ["tcp", "http"] {
+        hairpin.tell(&topology, &["backend", "drain", service, "server1"])?;
+    }
+    meets(&hairpin, &["server3"], true)?;
+    let events = hairpin.tell(&topology, &["events"])?;
+    for part in ["service http: its backups are used, since no other", "service tcp: its backups are used no longer"] {
+        ensure!(events.contains(part), "no {part:?} in {events}");
+    }
+    servers.check()?;
+    hairpin.process().check()
 }

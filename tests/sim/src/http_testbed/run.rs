@@ -376,6 +376,7 @@ fn snapshot(options: &HttpTestbedOptions) -> Snapshot {
         endpoint: super::frames::End { address: SERVERS + u32::from(number), port: SERVER_PORT }.into(),
         weight: 100,
         state: BackendState::Enabled,
+        is_backup: false,
     };
     let route = Route {
         conditions: Conditions::default(),

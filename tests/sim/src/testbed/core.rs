@@ -105,6 +105,7 @@ fn snapshot(balancer: &BalancerSettings) -> Snapshot {
                 endpoint: end(frames::BACKENDS + u32::from(number), frames::BACKEND_PORT),
                 weight: 100,
                 state: BackendState::Enabled,
+                is_backup: false,
             })
             .collect(),
         ..Service::vacant()

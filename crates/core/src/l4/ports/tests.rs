@@ -233,6 +233,7 @@ fn a_snapshot_names_the_backends() {
                 endpoint,
                 weight: 1,
                 state: BackendState::default(),
+                is_backup: false,
             })
             .collect(),
     };

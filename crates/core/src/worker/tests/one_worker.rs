@@ -424,7 +424,14 @@ fn plan(ipv6: bool, change: impl Fn(&mut Service)) -> Snapshot {
 }
 
 fn backend(number: u16, endpoint: Endpoint) -> Backend {
-    Backend { number, name: format!("{endpoint}").into(), endpoint, weight: 1, state: BackendState::Enabled }
+    Backend {
+        number,
+        name: format!("{endpoint}").into(),
+        endpoint,
+        weight: 1,
+        state: BackendState::Enabled,
+        is_backup: false,
+    }
 }
 
 /// An end on the fixture: VIPs are host 1, the pool host 50, backends hosts from 100, routers from 200.

@@ -112,6 +112,7 @@ impl DrawnServices {
             endpoint: end(ipv6, 104 + self.added % 32, 8000),
             weight: 1,
             state: BackendState::Enabled,
+            is_backup: false,
         };
         fixture.effective_weights.set(number, SHARE_FULL);
         service.backends = service.backends.iter().cloned().chain([backend]).collect();

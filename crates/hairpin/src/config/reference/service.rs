@@ -436,5 +436,13 @@ pub const BACKEND: ReferenceSection = ReferenceSection {
             "\"drain\"",
             "Whether it takes connections.",
         ),
+        field(
+            "backup",
+            ValueForm::Boolean,
+            Value("false"),
+            "true",
+            "Whether it takes new connections only while no backend of its service or group that is no backup does: all are \
+             down, disabled or have weight 0.",
+        ),
     ],
 };

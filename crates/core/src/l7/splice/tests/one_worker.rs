@@ -133,6 +133,7 @@ fn snapshot_of(ipv6: bool, count: u16, kind: Kind) -> Snapshot {
         endpoint: end(ipv6, 100 + number as u8, 8080),
         weight: 1,
         state: BackendState::Enabled,
+        is_backup: false,
     };
     let service = |kind, first: u16| Service {
         endpoint: end(ipv6, 1, 80),
