@@ -339,6 +339,8 @@ fn service(out: &mut Vec<String>, before: DiffSide<'_>, after: DiffSide<'_>) {
             say(&format!("health.{name}"), [before, after], "");
         }
     }
+    let ejects = |side: DiffSide<'_>| side.settings.outlier.map_or("off".to_string(), |outlier| outlier.to_string());
+    say("outlier", [before, after].map(ejects), "");
     let log = |side: DiffSide<'_>| side.settings.access_log.as_ref().map_or("off".to_string(), ToString::to_string);
     let logs = [log(before), log(after)];
     if logs[0] != logs[1] {

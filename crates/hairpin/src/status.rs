@@ -267,6 +267,21 @@ pub struct HealthStatus {
     pub requests_failed: BTreeMap<String, u64>,
 }
 
+/// A backend's ejections as an outlier.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct EjectionStatus {
+    /// Whether it gets no new connections for that.
+    pub ejected: bool,
+    /// Until when, in seconds since 1970; 0 if it is not ejected.
+    pub until_unix_s: f64,
+    /// Why it was ejected last.
+    pub reason: String,
+    /// How often it was, since the process began.
+    pub ejections_total: u64,
+    /// How often it would have been, but for `max_ejected_percent` or because no other backend takes connections.
+    pub prevented_total: u64,
+}
+
 impl HealthStatus {
     /// Handshakes that clients' connections have failed.
     pub fn handshakes_failed(&self) -> u64 {
@@ -455,6 +470,9 @@ pub struct BackendStatus {
     /// Whether it answers.
     #[serde(default)]
     pub health: HealthStatus,
+    /// Its ejections as an outlier, where its service has `outlier`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ejection: Option<EjectionStatus>,
     /// Connections to it now; of an HTTP or TLS service also those that are idle.
     pub connections: u64,
     /// Connections so far.

@@ -96,7 +96,12 @@ fn status() -> Status {
         }),
         sizes: Some(RequestSizesStatus::default()),
         replies: number(),
-        backends: vec![BackendStatus { health, responses: number(), ..BackendStatus::default() }],
+        backends: vec![BackendStatus {
+            health,
+            ejection: Some(EjectionStatus::default()),
+            responses: number(),
+            ..BackendStatus::default()
+        }],
         ..ServiceStatus::default()
     };
     let offload = OffloadStatus {

@@ -178,6 +178,11 @@ pub struct BackendStatistics {
     pub faults: [u64; Fault::ALL.len()],
     /// Its responses, of an HTTP service, by class: 1xx to 5xx.
     pub responses: [u64; 5],
+    /// Its responses with a status from 500 to 599, those among them that another backend's took the place of.
+    pub server_errors: u64,
+    /// From when its requests were given a connection until the heads of their responses had come, in microseconds, the sum of
+    /// all; of an HTTP service.
+    pub response_us: u64,
     /// Traffic that software forwarded: [from client, from backend].
     pub software: [Volume; 2],
 }
@@ -228,6 +233,8 @@ impl BackendStatistics {
             failed,
             faults,
             responses,
+            server_errors,
+            response_us,
             software: _,
         } = *other;
         self.connections += connections;
@@ -235,6 +242,8 @@ impl BackendStatistics {
         self.open_now += open_now;
         self.established += established;
         self.failed += failed;
+        self.server_errors += server_errors;
+        self.response_us += response_us;
         self.faults.iter_mut().zip(faults).for_each(|(into, from)| *into += from);
         self.responses.iter_mut().zip(responses).for_each(|(into, from)| *into += from);
     }

@@ -117,6 +117,13 @@ fn direct(sink: &Sink<'_>, draft: &ServiceDraft) {
         );
         sink.error(&backend.span, what, format!("have it listen on port {}", service.endpoint.port));
     }
+    if draft.settings.outlier.is_some() {
+        let what = format!(
+            "service \"{}\" ejects outliers, but it is dsr, and what backends answer does not pass here",
+            service.name
+        );
+        sink.error(&draft.listen, what, "leave `outlier` out, and use `check` of [service.health]");
+    }
     if draft.settings.health.passive.is_some() {
         let what = format!(
             "service \"{}\" counts clients' connections that fail, but it is dsr, and what backends answer does not pass \

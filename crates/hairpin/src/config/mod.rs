@@ -21,6 +21,7 @@ mod limit;
 mod monitor;
 mod names;
 mod offload;
+mod outlier;
 mod print;
 mod reader;
 pub mod reference;

@@ -10,6 +10,7 @@ mod dpdk;
 mod http;
 mod instance;
 mod monitor;
+mod outlier;
 mod resolver;
 mod route;
 mod service;
@@ -24,9 +25,11 @@ pub use http::{
 };
 pub use instance::{CONTROL, LIMITS, LINUX, LOG, METRICS, OFFLOAD, POOL, TOP};
 pub use monitor::MONITOR;
+pub use outlier::OUTLIER;
 pub use resolver::RESOLVER;
 pub use route::{
-    ACCESS, EDITS, GROUP, GROUP_BACKEND, GROUP_BACKEND_TLS, GROUP_HEALTH, LIMIT, REDIRECT, REPLY, RESPONSE_EDITS, ROUTE,
+    ACCESS, EDITS, GROUP, GROUP_BACKEND, GROUP_BACKEND_TLS, GROUP_HEALTH, GROUP_OUTLIER, LIMIT, REDIRECT, REPLY,
+    RESPONSE_EDITS, ROUTE,
 };
 pub use service::{BACKEND, HEALTH, SERVICE, TIMEOUTS};
 pub use tracing::TRACING;
@@ -156,7 +159,7 @@ const fn field(
 const DAY_MS: u64 = 86_400_000;
 
 /// Sections of every service and of the instance, in the order they are documented in.
-pub const COMMON: [&ReferenceSection; 16] = [
+pub const COMMON: [&ReferenceSection; 17] = [
     &TOP,
     &LIMITS,
     &OFFLOAD,
@@ -171,6 +174,7 @@ pub const COMMON: [&ReferenceSection; 16] = [
     &SERVICE,
     &SERVICE_ACCESS_LOG,
     &HEALTH,
+    &OUTLIER,
     &BACKEND,
     &RESOLVER,
 ];

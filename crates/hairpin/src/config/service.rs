@@ -6,7 +6,7 @@ use super::reference::ReferenceSection;
 use super::words::{SettingWord, Spoken};
 use super::{
     BACKENDS_MAX, Common, NamedBackends, Resolve, SERVICES_MAX, ServiceSettings, access, access_log, balance,
-    encapsulation, group, health, limit, names, reference, sharing,
+    encapsulation, group, health, limit, names, outlier, reference, sharing,
 };
 use hairpin_core::access::NETWORKS_TOTAL_MAX;
 use hairpin_core::config::{
@@ -138,6 +138,7 @@ fn read_one<'a>(sink: &'a Sink<'a>, table: &TomlTable<'a>, common: &Common, numb
         },
         settings: ServiceSettings {
             health,
+            outlier: outlier::read(table, &reference::OUTLIER, spoken, None),
             access_log,
             access: None,
             limits: Box::default(),

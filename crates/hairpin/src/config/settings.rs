@@ -5,7 +5,7 @@ use super::names::NamedBackends;
 use super::words::{PlaneChoice, SettingWord};
 use crate::access_log::{AccessLogSettings, ServiceLog};
 use crate::api::ApiSettings;
-use crate::health::{Check, CheckTarget, Passive, StatusRanges};
+use crate::health::{Check, CheckTarget, OutlierSettings, Passive, StatusRanges};
 use crate::monitor::MonitorSettings;
 use crate::names::ResolverSettings;
 use crate::spans::TracingSettings;
@@ -347,6 +347,8 @@ impl HealthSettings {
 pub struct ServiceSettings {
     /// How the health of its backends is found out.
     pub health: HealthSettings,
+    /// When its backends are ejected; `None`: never.
+    pub outlier: Option<OutlierSettings>,
     /// Which of its records become lines of the access log; `None`: none.
     pub access_log: Option<ServiceLog>,
     /// TCP, UDP and TLS services: whose connections may begin; `None`: all.

@@ -15,13 +15,14 @@ use std::ops::Range;
 pub(super) const FIELD: &str = "routes_of";
 
 /// What the service would say of requests and backends itself.
-const SAID_THERE: [&str; 11] = [
+const SAID_THERE: [&str; 12] = [
     "route",
     "access",
     "group",
     "backends",
     "backend",
     "health",
+    "outlier",
     "balance",
     "hash_name",
     "all_down",

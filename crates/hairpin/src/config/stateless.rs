@@ -66,6 +66,10 @@ fn service(sink: &Sink<'_>, table: LookupMethod, draft: &ServiceDraft) {
         let what = format!("service \"{name}\" has backends by name, but {tracks_none}");
         sink.error(&draft.listen, what, "name addresses, or use a table that tracks connections");
     }
+    if draft.settings.outlier.is_some() {
+        let what = format!("service \"{name}\" ejects outliers, but {tracks_none}");
+        sink.error(&draft.listen, what, "leave `outlier` out, and use `check` of [service.health]");
+    }
     if draft.settings.health.passive.is_some() {
         let what = format!("service \"{name}\" counts clients' connections that fail, but {tracks_none}");
         sink.error(&draft.passive, what, "leave `passive` out, and use `check`");

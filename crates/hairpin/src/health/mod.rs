@@ -13,6 +13,9 @@
 //! active check brings it back, or, where there is none, a trial after a pause that doubles up to eightfold while trials
 //! fail. A backend that comes back gets its share slowly if `slow_start` says so.
 //!
+//! *Outliers.* Apart from that, a backend that does worse than the others of its service may be left out for a while
+//! ([`Outliers`]).
+//!
 //! *Bounds.* At most [`IN_FLIGHT_MAX`] checks are in flight, each with one socket, and at most 128 KiB of an answer's
 //! head and 64 KiB of its body; others wait and are counted ([`CheckTotals::late`]). A check is under one timeout as a
 //! whole, and a target is never checked twice at once. A lack on this host (descriptors, ports) does not count
@@ -20,6 +23,7 @@
 
 mod checker;
 mod grpc;
+mod outlier;
 mod probe;
 mod record;
 mod schedule;
@@ -27,6 +31,8 @@ mod target;
 
 #[cfg(test)]
 mod checker_tests;
+#[cfg(test)]
+mod outlier_tests;
 #[cfg(test)]
 mod probe_http2_tests;
 #[cfg(test)]
@@ -47,6 +53,7 @@ pub(crate) mod limits {
 }
 
 pub use checker::Checker;
+pub use outlier::{EjectionChange, Ejections, Member, OutcomeTotals, OutlierSettings, Outliers};
 pub use record::{BackendHealth, Health, HealthState, ObservedTotals, Saved};
 pub use schedule::{Change, CheckTotals, IN_FLIGHT_MAX};
 pub use target::{

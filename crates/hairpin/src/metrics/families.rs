@@ -21,7 +21,8 @@ use super::reasons::{drop_reasons, event_names, offload_reasons, reasons};
 use super::text::PREFIX;
 use crate::status::{Count, OffloadStatus, Status};
 use emit::{
-    backend_states, backends, checked, engine, fullness, health_checks, offload, paths, reloaded, services, workers,
+    backend_states, backends, checked, ejection_counts, ejections, engine, fullness, health_checks, offload, paths,
+    reloaded, services, workers,
 };
 
 /// A metric family.
@@ -336,6 +337,20 @@ const GENERAL: &[MetricFamily] = &[
     family!(Gauge, "health_check_duration_seconds", BACKEND, "How long the last health check took.", |view, emit| {
         checked(view, emit, |backend| backend.health.last_duration_s.into())
     }),
+    family!(
+        Gauge,
+        "backend_ejected",
+        BACKEND,
+        "1 while the backend is ejected as an outlier, else 0; of services with `outlier`.",
+        |view, emit| ejections(view, emit, |ejection| ejection.ejected.into())
+    ),
+    family!(
+        Counter,
+        "backend_ejections",
+        &["service", "backend", "result"],
+        "Ejections of the backend as an outlier: done, or prevented by their bounds.",
+        ejection_counts
+    ),
     family!(
         Counter,
         "backend_handshakes_failed",

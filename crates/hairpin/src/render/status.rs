@@ -99,6 +99,9 @@ fn status_at(status: &Status, now: f64, width: Option<usize>) -> String {
     for table in [access(status), limits(status)].into_iter().flatten() {
         let _ = writeln!(out, "\n{}", fitted(table, width, &[]));
     }
+    if let Some(table) = ejections(status, now) {
+        let _ = writeln!(out, "\n{}", fitted(table, width, &[]));
+    }
     if let Some(table) = health(status, now) {
         let _ = writeln!(out, "\n{}", fitted(table, width, &HEALTH_SPARED));
     }
@@ -271,6 +274,30 @@ fn is_checked(backend: &BackendStatus) -> bool {
     !matches!(&*backend.health.state, "" | "unchecked")
 }
 
+/// Backends that are ejected, or were.
+fn ejections(status: &Status, now: f64) -> Option<Table> {
+    let mut table = bare();
+    let words = ["BACKEND", "SERVICE", "EJECTED"].iter().map(Cell::new);
+    table.set_header(words.chain(["TIMES", "PREVENTED"].iter().map(right)).chain([Cell::new("REASON")]));
+    for service in &status.services {
+        for backend in &service.backends {
+            let Some(ejection) = &backend.ejection else { continue };
+            if ejection.ejections_total + ejection.prevented_total == 0 {
+                continue;
+            }
+            let how = match ejection.ejected {
+                true => format!("for {} more", span((ejection.until_unix_s - now).max(0.0))),
+                false => "no".to_string(),
+            };
+            let words = [&*backend.name, &service.name, &how];
+            let numbers = [ejection.ejections_total, ejection.prevented_total].map(|count| number(count as f64));
+            let cells = words.iter().map(Cell::new).chain(numbers.iter().map(right));
+            table.add_row(cells.chain([Cell::new(&ejection.reason)]));
+        }
+    }
+    (table.row_count() > 0).then_some(table)
+}
+
 /// A backend's state, what its health makes of it, and whether it is overridden.
 fn state(backend: &BackendStatus) -> String {
     let mut state = backend.state.clone();
@@ -279,6 +306,9 @@ fn state(backend: &BackendStatus) -> String {
     }
     if backend.health.state == "down" {
         state.push_str(", down");
+    }
+    if backend.ejection.as_ref().is_some_and(|ejection| ejection.ejected) {
+        state.push_str(", ejected");
     }
     if backend.overridden {
         state.push_str(" (override)");

@@ -2,7 +2,7 @@
 
 use super::reading::WorkerReading;
 use crate::config::ServiceSettings;
-use crate::health::{self, CheckTarget, Checker, ObservedTotals};
+use crate::health::{self, CheckTarget, Checker, ObservedTotals, Outliers};
 use crate::status::HealthStatus;
 use hairpin_core::balance::{EffectiveWeight, EffectiveWeights, uses_backups};
 use hairpin_core::config::{BackendState, Service, ServiceState, Snapshot};
@@ -76,11 +76,13 @@ pub(crate) fn requests_failed(number: u16, workers: &[WorkerReading]) -> BTreeMa
 
 /// Tells the workers how the backends stand; they end the datagram flows of one that has gone down themselves. Whether
 /// anything is different now, so that those asleep have to be woken.
-pub(crate) fn tell(checker: &Checker, effective_weights: &EffectiveWeights) -> bool {
+pub(crate) fn tell(checker: &Checker, outliers: &Outliers, effective_weights: &EffectiveWeights) -> bool {
     let before = effective_weights.version();
+    let ejected: BTreeSet<u16> = outliers.ejected().collect();
     for standing in checker.backends_health() {
-        let share = if standing.available { standing.share_256 } else { 0 };
-        effective_weights.put(standing.backend, EffectiveWeight { share, settled: standing.settled });
+        let is_ejected = ejected.contains(&standing.backend);
+        let share = if standing.available && !is_ejected { standing.share_256 } else { 0 };
+        effective_weights.put(standing.backend, EffectiveWeight { share, settled: standing.settled || is_ejected });
     }
     effective_weights.version() != before
 }

@@ -32,6 +32,7 @@ mod names;
 mod namespace;
 mod notify;
 mod orphan;
+mod outliers;
 mod plane;
 mod policer;
 mod reading;

@@ -14,6 +14,7 @@ use super::inspect::{EngineView, Inspector};
 use super::instance::{InstanceRecord, Lock};
 use super::listeners::Listeners;
 use super::names::{self, NameLookups};
+use super::outliers;
 use super::plane::{self, Plane};
 use super::policer::{ServiceRate, WorkerLoad};
 use super::reading::{self, Reading, WorkerReading};
@@ -24,7 +25,7 @@ use super::worker_pool::{WorkerParameters, WorkerPool};
 use super::{ProcessEnd, RunOptions, SupervisorMessage, log, notify, tell};
 use crate::config::{Config, PlaneChoice};
 use crate::events::EventKind;
-use crate::health::{Checker, Health};
+use crate::health::{Checker, Health, Outliers};
 use crate::metrics;
 use crate::monitor::Monitors;
 use crate::registry::{Merged, Registry};
@@ -112,6 +113,7 @@ pub(super) struct Supervisor {
     pub(super) reloads: ReloadStatus,
     pub(super) inspector: Inspector,
     pub(super) readiness: NotifiedReadiness,
+    pub(super) outliers: Outliers,
     pub(super) backups: BackupsInUse,
     /// Draining backends whose connections have been ended.
     pub(super) ended: BTreeSet<u16>,
@@ -184,6 +186,7 @@ impl Supervisor {
             reloads: ReloadStatus::default(),
             inspector,
             readiness,
+            outliers: Outliers::default(),
             backups: BackupsInUse::default(),
             ended: BTreeSet::new(),
             began,
@@ -269,7 +272,9 @@ impl Supervisor {
         }
         if heartbeat.is_multiple_of(OBSERVE_HEARTBEATS) {
             self.health.set_links(ready::links_down(&self.config.settings, &*self.plane));
-            self.health.observe(effective_weights::observed(&self.worker_readings()));
+            let readings = self.worker_readings();
+            self.health.observe(effective_weights::observed(&readings));
+            self.eject(&readings);
             self.stand();
         }
         if heartbeat.is_multiple_of(READ_HEARTBEATS) {
@@ -392,7 +397,7 @@ impl Supervisor {
 
     /// Passes how the backends stand on to the workers.
     pub(super) fn stand(&mut self) {
-        if effective_weights::tell(&self.health, &self.parameters.effective_weights) {
+        if effective_weights::tell(&self.health, &self.outliers, &self.parameters.effective_weights) {
             self.worker_pool.shared().for_each(ThreadShared::wake);
             self.schedule();
         }
@@ -521,6 +526,7 @@ impl Supervisor {
         for ((_, service), shown) in reading::shown(&self.snapshot).into_iter().zip(&mut status.services) {
             shown.uses_backups = uses_backups(service, &self.parameters.effective_weights);
             for (backend, shown) in service.backends.iter().zip(&mut shown.backends) {
+                shown.ejection = self.outliers.of(backend.number).map(outliers::status);
                 shown.overridden = self.registry.overridden(backend.number);
                 let checked = self.merged.is_checked(backend.number).then(|| health.remove(&backend.number)).flatten();
                 shown.health = checked.unwrap_or_else(|| {

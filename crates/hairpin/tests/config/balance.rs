@@ -1,8 +1,9 @@
-//! How backends are chosen, where that goes by requests.
+//! How backends are chosen, where that goes by requests; backups; outliers.
 
 use super::http::with;
 use super::{GOOD, good, refuses, warned};
 use hairpin_core::config::Algorithm;
+use std::time::Duration;
 
 #[test]
 fn parts_of_requests_are_named() {
@@ -69,4 +70,46 @@ fn backups_are_read() {
     let expected = "t.toml:3:10: warning: all backends of service \"192.0.2.1:80/tcp\" are backups, so that they are always \
                     used; leave `backup` out, or add other backends";
     assert_eq!(warned(&only), [expected]);
+}
+
+#[test]
+fn outliers_are_ejected_where_the_table_is() {
+    let of = |edits: &[(&str, &str)]| {
+        let config = good(&with(edits));
+        assert_eq!(config.warnings, []);
+        [0, 1].map(|at| config.services[at].outlier)
+    };
+    assert_eq!(of(&[]), [None, None]);
+    let [service, group] = of(&[("#WEB", "[service.outlier]")]);
+    assert_eq!(group, service, "a group has its service's");
+    let default = service.unwrap();
+    assert_eq!((default.consecutive, default.error_percent, default.latency_factor), (5, 50, 0));
+    assert_eq!((default.requests_min, default.max_ejected_percent), (20, 50));
+    let times = [default.interval, default.ejection_time, default.ejection_time_max, default.latency_min];
+    assert_eq!(times, [10_000, 30_000, 300_000, 10].map(Duration::from_millis));
+    let own = "[service.group.outlier]\nlatency_factor = 4\nconsecutive = 0\nejection_time = \"5m\"";
+    let [service, group] = of(&[("#GROUP", own)]);
+    let group = group.unwrap();
+    assert_eq!((service, group.latency_factor, group.consecutive), (None, 4, 0));
+    assert_eq!(group.ejection_time, Duration::from_secs(300));
+    let off = [("#WEB", "[service.outlier]"), ("#GROUP", "[service.group.outlier]\nenabled = false")];
+    assert_eq!(of(&off), [Some(default), None]);
+}
+
+#[test]
+fn outliers_that_cannot_be_are_refused() {
+    refuses(
+        &with(&[("#WEB", "[service.outlier]\nejection_time = \"6m\"")]),
+        "8:17: error: `ejection_time_max` is shorter than `ejection_time`; name a longer one, or a shorter `ejection_time`",
+    );
+    refuses(
+        &format!("{GOOD}outlier.latency_factor = 3\n"),
+        "5:26: error: `latency_factor` is given, but the service has no requests; leave it out, or make the service http or \
+         https",
+    );
+    refuses(
+        &format!("{GOOD}mode = \"dsr\"\noutlier.consecutive = 3\n"),
+        "3:10: error: service \"192.0.2.1:80/tcp\" ejects outliers, but it is dsr, and what backends answer does not pass \
+         here; leave `outlier` out, and use `check` of [service.health]",
+    );
 }

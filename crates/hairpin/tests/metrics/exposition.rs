@@ -83,7 +83,9 @@ pub(crate) fn full_status() -> Status {
         ..HealthStatus::default()
     };
     let responses = BTreeMap::from([("2xx".into(), 27), ("5xx".into(), 1)]);
-    let failing = BackendStatus { health: failing, responses, ..backend("shop1", "10.0.0.3:80") };
+    let ejection =
+        Some(EjectionStatus { ejected: true, ejections_total: 2, prevented_total: 1, ..EjectionStatus::default() });
+    let failing = BackendStatus { health: failing, ejection, responses, ..backend("shop1", "10.0.0.3:80") };
     let of_group = BackendStatus { responses: [("2xx".into(), 5)].into(), ..backend("files1", "10.0.0.4:80") };
     let files = ServiceStatus {
         name: "shop/files".into(),
@@ -273,6 +275,11 @@ fn numbers_are_where_they_belong() {
         assert_eq!(page.named("hairpin_http_requests_failed_total").count(), 6, "no other service speaks HTTP");
         let shop_1 = [("service", "shop"), ("backend", "shop1")];
         assert_eq!(page.value("hairpin_backend_handshakes_failed_total", &shop_1), 1.0);
+        assert_eq!(page.value("hairpin_backend_ejected", &shop_1), 1.0);
+        let ejections = |result| [shop_1[0], shop_1[1], ("result", result)];
+        let ejections = ["done", "prevented"].map(|it| page.value("hairpin_backend_ejections_total", &ejections(it)));
+        assert_eq!(ejections, [2.0, 1.0]);
+        assert_eq!(page.named("hairpin_backend_ejected").count(), 1, "no other service ejects");
         assert_eq!(page.value("hairpin_http_clients", &shop), 4.0);
         assert_eq!(page.named("hairpin_http_clients").count(), 1, "no other service speaks HTTP");
         assert_eq!([7.0, 512.0], ["peak", "max"].map(|what| page.value(&format!("hairpin_http_clients_{what}"), &[])));

@@ -44,10 +44,15 @@ impl Exchange {
     pub(super) fn health(&self, local: &Local, status: u16) {
         let Some((number, _)) = self.backend else { return };
         let group = self.setup.service(self.group);
+        let us = u32::try_from(self.started.elapsed().as_micros()).unwrap_or(u32::MAX);
+        let us = us.saturating_sub(self.chosen_in_us);
         if group.is_some_and(|group| group.algorithm == Algorithm::LeastLatency) {
-            let us = u32::try_from(self.started.elapsed().as_micros()).unwrap_or(u32::MAX);
-            local.counts.measured(number, us.saturating_sub(self.chosen_in_us));
+            local.counts.measured(number, us);
         }
+        local.counts.backend(number, |backend| {
+            backend.server_errors += u64::from(status >= 500);
+            backend.response_us += u64::from(us);
+        });
         let faulty = group.is_some_and(|group| group.faulty.contains(status));
         if faulty {
             local.counts.slow(number);

@@ -1,4 +1,5 @@
-//! Which backends requests and connections get: by what requests say, by how soon backends answer, and backups.
+//! Which backends requests and connections get: by what requests say, by how soon backends answer; backups;
+//! outliers.
 
 use crate::network::test;
 use anyhow::{Context, Result, ensure};
@@ -18,6 +19,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("backends: chosen by field, cookie and path", by_parts_of_requests),
         test("backends: a slow one is left", least_latency),
         test("backends: backups serve while no other does", backups),
+        test("backends: those that fail or are slow are ejected", outliers),
     ]
 }
 
@@ -75,6 +77,14 @@ impl Scene {
         Ok((status, backend.to_owned()))
     }
 
+    /// The ejections of a backend of the service at this place, as status has them.
+    fn ejection(&self, service: usize, backend: &str) -> Result<Value> {
+        let status: Value = serde_json::from_str(&self.hairpin.tell(&self.topology, &["status", "-o", "json"])?)?;
+        let all = status["services"][service]["backends"].as_array().context("no backends")?;
+        let one = all.iter().find(|have| have["name"] == backend).with_context(|| format!("no {backend}: {status}"))?;
+        Ok(one["ejection"].clone())
+    }
+
     fn backend(&self, scheme: &str, path: &str, field: &str) -> Result<String> {
         let (_, backend) = self.ask(scheme, path, field)?;
         ensure!(!backend.is_empty(), "no backend answered {scheme} {path} {field}\n{}", self.hairpin.logs());
@@ -128,14 +138,15 @@ fn by_parts_of_requests() -> Result<()> {
     scene.hairpin.process().check()
 }
 
-/// Answers GET after 300 ms.
+/// Answers GET after 300 ms, and those of `/500` at once, with that status.
 const SLOW: &str = "\
 import http.server, sys, time
 class Slow(http.server.BaseHTTPRequestHandler):
     protocol_version = 'HTTP/1.1'
     def do_GET(self):
-        time.sleep(0.3)
-        self.send_response(200)
+        fails = self.path.startswith('/500')
+        time.sleep(0 if fails else 0.3)
+        self.send_response(500 if fails else 200)
         self.send_header('Content-Length', '0')
         self.end_headers()
     def log_message(self, *_):
@@ -238,4 +249,56 @@ fn backups() -> Result<()> {
     }
     servers.check()?;
     hairpin.process().check()
+}
+
+fn outliers() -> Result<()> {
+    let outlier = "[service.outlier]\nconsecutive = 5\nlatency_factor = 5\nrequests_min = 4\ninterval = \"3s\"\nejection_time = \
+                   \"3s\"\n";
+    let tables = backend_table("slow", 4, SLOW_PORT, "") + outlier;
+    let mut scene = Scene::start("round-robin", "", &[1, 2], &tables)?;
+    let mut slow = slow_server(&scene.topology)?;
+    for (place, scheme) in ["http", "https"].into_iter().enumerate() {
+        // (Of server1 and server2, `/500` is a page that is not there: 404.)
+        for (path, why) in [("500", " failures in a row"), ("1k", "the others' median ")] {
+            let start = Instant::now();
+            let ejection = loop {
+                let ejection = scene.ejection(place, "slow")?;
+                if ejection["ejected"] == true && ejection["reason"].as_str().is_some_and(|reason| reason.contains(why))
+                {
+                    break ejection;
+                }
+                ensure!(
+                    start.elapsed() < patience(Duration::from_secs(60)),
+                    "{scheme} {path}: not ejected: {ejection}\n{}",
+                    scene.hairpin.logs()
+                );
+                scene.ask(scheme, path, "X-A: b")?;
+            };
+            ensure!(ejection["ejections_total"].as_u64() >= Some(1), "{ejection}");
+            ensure!(scene.hairpin.status_table()?.contains("enabled, ejected"), "{}", scene.hairpin.status_table()?);
+            while scene.ejection(place, "slow")?["ejected"] == true {
+                let backend = scene.backend(scheme, path, "X-A: b")?;
+                let still = scene.ejection(place, "slow")?["ejected"] == true;
+                ensure!(backend != "slow" || !still, "{scheme}: an ejected backend got a request");
+            }
+        }
+        // It is not ejected while it is the only one.
+        let service = ["plain", "tls"][place];
+        for server in ["server1", "server2"] {
+            scene.hairpin.tell(&scene.topology, &["backend", "drain", service, server])?;
+        }
+        for _ in 0..12 {
+            let (status, _) = scene.ask(scheme, "500", "X-A: b")?;
+            ensure!(status == "500", "{scheme}: the last backend's responses are {status}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        let ejection = scene.ejection(place, "slow")?;
+        ensure!(ejection["ejected"] == false && ejection["prevented_total"].as_u64() >= Some(1), "{ejection}");
+    }
+    let events = scene.hairpin.tell(&scene.topology, &["events"])?;
+    for part in ["service plain: backend slow is ejected for", " failures in a row", "slow returns from its ejection"] {
+        ensure!(events.contains(part), "no {part:?} in {events}");
+    }
+    slow.check()?;
+    scene.hairpin.process().check()
 }

@@ -51,6 +51,9 @@ impl<IO: FrameIo> Context<'_, IO> {
 
     /// A backend, chosen from this group, has answered a request with this status.
     pub(super) fn answered_with(&mut self, number: u16, group: Group, status: u16) {
+        if let Some(backend) = self.statistics.backends.get_mut(usize::from(number)) {
+            backend.server_errors += u64::from(status >= 500);
+        }
         if self.snapshot.services.get(usize::from(group)).is_some_and(|group| group.faulty.contains(status)) {
             return self.failed_request(number, Fault::Status);
         }
@@ -78,8 +81,11 @@ impl<IO: FrameIo> Context<'_, IO> {
     /// A backend has begun to answer the request of an exchange: so long after that was sent.
     pub(super) fn measured(&mut self, exchange: &Exchange) {
         let group = self.snapshot.services.get(usize::from(exchange.group));
+        let us = self.now.micros_since(exchange.started).saturating_sub(exchange.chosen_in_us);
+        if let Some(backend) = self.statistics.backends.get_mut(usize::from(exchange.backend)) {
+            backend.response_us += u64::from(us);
+        }
         if group.is_some_and(|group| group.algorithm == Algorithm::LeastLatency) {
-            let us = self.now.micros_since(exchange.started).saturating_sub(exchange.chosen_in_us);
             self.loads.latencies().measured(exchange.backend.into(), self.now, us);
         }
     }

@@ -2,6 +2,7 @@
 
 use super::Fallback::{From, Required, Value};
 use super::http::{BACKEND_TLS, WAIT};
+use super::outlier::OUTLIER;
 use super::service::{ALL_DOWN, BACKEND, BACKEND_PROTOCOL, BALANCE, HASH_NAME, HEALTH};
 use super::{ReferenceField, ReferenceSection, ValueForm, field};
 
@@ -11,7 +12,7 @@ pub const GROUP: ReferenceSection = ReferenceSection {
     doc: "Backends of an HTTP or TLS service beside those of the service itself; routes lead to them. Status, metrics and \
           `hairpin backend` call a group by its service's name and its own: `web/static`. Its backends are \
           [[service.group.backend]] with the fields of [[service.backend]], its checks [service.group.health] with those \
-          of [service.health]; without that, they are the service's. Likewise [service.group.backend_tls] has the fields of \
+          of [service.health]; without that, they are the service's; [service.group.outlier] likewise. [service.group.backend_tls] has the fields of \
           [service.backend_tls], with `enabled = false` where the group's backends are sent clear text.",
     fields: &[
         field(
@@ -46,6 +47,7 @@ pub const GROUP: ReferenceSection = ReferenceSection {
             "The protocol that its backends speak: see [[service]].",
         ),
         field("health", ValueForm::Tables, From("[service.health]"), "", "See [service.health]."),
+        field("outlier", ValueForm::Tables, From("[service.outlier]"), "", "See [service.outlier]."),
         field("backend_tls", ValueForm::Tables, From("[service.backend_tls]"), "", "See [service.backend_tls]."),
     ],
 };
@@ -57,6 +59,10 @@ pub const GROUP_BACKEND: ReferenceSection =
 /// `[service.group.health]`
 pub const GROUP_HEALTH: ReferenceSection =
     ReferenceSection { header: "[service.group.health]", doc: HEALTH.doc, fields: HEALTH.fields };
+
+/// `[service.group.outlier]`
+pub const GROUP_OUTLIER: ReferenceSection =
+    ReferenceSection { header: "[service.group.outlier]", doc: OUTLIER.doc, fields: OUTLIER.fields };
 
 /// `[service.group.backend_tls]`
 pub const GROUP_BACKEND_TLS: ReferenceSection =

@@ -233,6 +233,7 @@ pub const SERVICE: ReferenceSection = ReferenceSection {
              connections at this host's sockets, as `http2` of [service.http] has it.",
         ),
         field("health", ValueForm::Tables, From("each field's default"), "", "See [service.health]."),
+        field("outlier", ValueForm::Tables, From("none"), "", "See [service.outlier]."),
         field("access_log", ValueForm::Tables, From("each field's default"), "", "See [service.access_log]."),
         field("timeouts", ValueForm::Tables, From("[timeouts]"), "", "See [timeouts]."),
         field("group", ValueForm::Tables, From("none"), "", "See [[service.group]]."),

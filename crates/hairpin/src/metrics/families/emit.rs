@@ -1,7 +1,7 @@
 //! Which numbers of a status the series of a family have: one for each service, backend, worker.
 
 use super::{BACKEND_STATES, ENGINE, Emit, MetricView, SampleValue};
-use crate::status::{BackendStatus, OffloadStatus, ServiceStatus, WorkerStatus};
+use crate::status::{BackendStatus, EjectionStatus, OffloadStatus, ServiceStatus, WorkerStatus};
 
 pub(super) fn services<'a>(
     view: &MetricView<'a>,
@@ -34,6 +34,23 @@ pub(super) fn checked(view: &MetricView<'_>, emit: &mut Emit<'_>, value: fn(&Bac
     each_backend(view, |service, name, backend| {
         if is_checked(backend) {
             emit(&[service, name], value(backend));
+        }
+    });
+}
+
+pub(super) fn ejections(view: &MetricView<'_>, emit: &mut Emit<'_>, value: fn(&EjectionStatus) -> SampleValue<'_>) {
+    each_backend(view, |service, name, backend| {
+        if let Some(ejection) = &backend.ejection {
+            emit(&[service, name], value(ejection));
+        }
+    });
+}
+
+pub(super) fn ejection_counts(view: &MetricView<'_>, emit: &mut Emit<'_>) {
+    each_backend(view, |service, name, backend| {
+        if let Some(ejection) = &backend.ejection {
+            emit(&[service, name, "done"], ejection.ejections_total.into());
+            emit(&[service, name, "prevented"], ejection.prevented_total.into());
         }
     });
 }
