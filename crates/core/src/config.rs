@@ -152,6 +152,9 @@ pub struct Backend {
     pub state: BackendState,
     /// Whether it takes new connections only while no backend of its service that is no backup does.
     pub is_backup: bool,
+    /// Connections that it may have at a time, of all workers together, before it gets no new ones; of HTTP services requests.
+    /// 0: any number. As many more as there are workers may come at one moment.
+    pub connections_max: u32,
 }
 
 /// The policy for a TCP packet, not a SYN, to a service that belongs to no known connection.

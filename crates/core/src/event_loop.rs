@@ -52,6 +52,7 @@
 //!     weight: 1,
 //!     state: BackendState::Enabled,
 //!     is_backup: false,
+//!     connections_max: 0,
 //! };
 //! let service = Service {
 //!     state: ServiceState::Active,

@@ -77,6 +77,7 @@ fn snapshot() -> Arc<Snapshot> {
             weight: 1,
             state: BackendState::Enabled,
             is_backup: false,
+            connections_max: 0,
         }]
         .into(),
         ..Service::vacant()

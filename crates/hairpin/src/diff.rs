@@ -6,12 +6,12 @@
 
 use crate::access_log::AccessLogSettings;
 use crate::api::RemoteSettings;
-use crate::config::keys;
 use crate::config::words::spoken;
 use crate::config::{
     AcmeSettings, Config, DpdkSettings, HealthSettings, HttpSections, PortSettings, ServiceSettings, SettingWord,
     Settings,
 };
+use crate::config::{keys, queue};
 use crate::control::Changes;
 use crate::health::Check;
 use crate::registry::Identity;
@@ -341,6 +341,7 @@ fn service(out: &mut Vec<String>, before: DiffSide<'_>, after: DiffSide<'_>) {
     }
     let ejects = |side: DiffSide<'_>| side.settings.outlier.map_or("off".to_string(), |outlier| outlier.to_string());
     say("outlier", [before, after].map(ejects), "");
+    say("queue", [before, after].map(|side| queue::said(side.settings.queue)), "");
     let log = |side: DiffSide<'_>| side.settings.access_log.as_ref().map_or("off".to_string(), ToString::to_string);
     let logs = [log(before), log(after)];
     if logs[0] != logs[1] {
@@ -502,6 +503,9 @@ fn backends(out: &mut Vec<String>, before: &Service, after: &Service) {
         }
         if before.weight != backend.weight {
             out.push(format!("{who}: weight: {} -> {}", before.weight, backend.weight));
+        }
+        if before.connections_max != backend.connections_max {
+            out.push(format!("{who}: connections_max: {} -> {}", before.connections_max, backend.connections_max));
         }
         if before.is_backup != backend.is_backup {
             out.push(format!("{who}: backup: {} -> {}", before.is_backup, backend.is_backup));

@@ -464,6 +464,12 @@ pub struct BackendStatus {
     /// Whether it takes new connections only while no other backend does.
     #[serde(default)]
     pub backup: bool,
+    /// Connections that it may have at a time, of an HTTP service requests; 0: any number.
+    #[serde(default)]
+    pub connections_max: u32,
+    /// Those that it has of them, in this process.
+    #[serde(default)]
+    pub load: u32,
     /// Whether state or weight are overridden at run time.
     #[serde(default)]
     pub overridden: bool,

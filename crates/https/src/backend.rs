@@ -93,8 +93,6 @@ pub(crate) struct BackendConn {
     pub(crate) number: u16,
     /// Requests that it was sent; of HTTP/2 those that its connection was sent before, as far as it is the only stream.
     pub(crate) requests: u32,
-    /// Whether a request has it, which counts towards its backend's load.
-    is_leased: bool,
     counts: Rc<Counts>,
     /// `None`: other streams have the connection, too.
     _counted: Option<Counted>,
@@ -139,22 +137,7 @@ impl BackendConn {
         counted: Option<Counted>,
     ) -> BackendConn {
         let counts = Rc::clone(counts);
-        let mut conn = BackendConn { stream, tls, number, requests, is_leased: false, counts, _counted: counted };
-        conn.lease(true);
-        conn
-    }
-
-    fn lease(&mut self, is_leased: bool) {
-        if self.is_leased != is_leased {
-            self.is_leased = is_leased;
-            self.counts.load(self.number, is_leased);
-        }
-    }
-}
-
-impl Drop for BackendConn {
-    fn drop(&mut self) {
-        self.lease(false);
+        BackendConn { stream, tls, number, requests, counts, _counted: counted }
     }
 }
 
@@ -174,7 +157,6 @@ impl Pool {
         while let Some((mut conn, _)) = idle.pop_back() {
             conn.counts.change(|statistics| statistics.http.idle_now -= 1);
             if conn.tls.as_ref() == tls && conn.stream.is_quiet() {
-                conn.lease(true);
                 conn.counts.change(|statistics| statistics.http.reused += 1);
                 return Some(conn);
             }
@@ -183,11 +165,10 @@ impl Pool {
     }
 
     /// Keeps a connection for others: `idle_max` of its backend at most, of which the oldest gives way.
-    pub(crate) fn keep(&mut self, mut conn: BackendConn, idle_max: u16) {
+    pub(crate) fn keep(&mut self, conn: BackendConn, idle_max: u16) {
         if idle_max == 0 || conn.stream.is_http2() {
             return;
         }
-        conn.lease(false);
         conn.counts.change(|statistics| statistics.http.idle_now += 1);
         let idle = self.idle.entry(conn.number).or_default();
         if idle.len() >= usize::from(idle_max) {

@@ -10,6 +10,7 @@ use crate::backend::{BackendConn, is_no_room};
 use crate::client_certificate::ClientCertificate;
 use crate::control::Control;
 use crate::http2_backend::{Unfit, Ways};
+use crate::lease::Lease;
 use crate::local::Local;
 use crate::recording::Recording;
 use crate::setup::Setup;
@@ -79,6 +80,8 @@ pub(crate) struct Exchange {
     asked_for: Option<u64>,
     /// The hash of the part of the request that chooses the backend.
     hash: Option<u64>,
+    /// Its part of the load of its backend.
+    lease: Option<Lease>,
     /// The value of the cookie to set.
     sticky: Option<u64>,
     /// The trace it belongs to, if its service's are marked.
@@ -134,14 +137,15 @@ pub(crate) fn unfit(unfit: Unfit) -> (u16, Refused) {
 
 /// The HTTP/1.1 response to a request that is refused.
 pub(crate) fn refusal(local: &Local, status: u16, head_only: bool) -> Vec<u8> {
-    let (date, retry_after) = (local.date(), None);
-    written(local, &Reply { status, date, location: None, retry_after, body: &[], head_only, close: true })
+    let retry_after_s = reply::retry_after_s(status);
+    let (date, location) = (local.date(), None);
+    written(local, &Reply { status, date, retry_after_s, location, body: &[], head_only, close: true })
 }
 
 /// An HTTP/1.1 response with this text, the last one of its connection.
 pub(crate) fn plain(local: &Local, status: u16, body: &[u8]) -> Vec<u8> {
-    let (date, retry_after) = (local.date(), None);
-    written(local, &Reply { status, date, location: None, retry_after, body, head_only: false, close: true })
+    let (date, location, retry_after_s) = (local.date(), None, None);
+    written(local, &Reply { status, date, retry_after_s, location, body, head_only: false, close: true })
 }
 
 fn written(local: &Local, reply: &Reply<'_>) -> Vec<u8> {
@@ -181,6 +185,7 @@ impl Exchange {
             backend: None,
             asked_for: http.sticky.as_ref().and_then(|sticky| edit::sticky_value(request, sticky)),
             hash: setup.service(group).and_then(|group| choice::hash(group, request)),
+            lease: None,
             sticky: None,
             trace: None,
             recording: None,
@@ -235,11 +240,14 @@ impl Exchange {
         true
     }
 
-    /// Chooses a backend: its number and end. `None`: no backend takes requests.
-    fn choose(&mut self, local: &Local) -> Option<(u16, Endpoint)> {
+    /// Chooses a backend: its number and end.
+    ///
+    /// # Errors
+    /// No backend takes requests, or those that do have as many as they may.
+    fn choose(&mut self, local: &Local) -> Result<(u16, Endpoint), Refused> {
         local.refresh();
         let mut balancers = local.balancers.borrow_mut();
-        let balancer = balancers.get_mut(usize::from(self.group))?;
+        let balancer = balancers.get_mut(usize::from(self.group)).ok_or(Refused::NoBackend)?;
         // The balancers are those of the configuration in force, which may be a later one.
         let setup = local.setup();
         let snapshot = &setup.snapshot;
@@ -251,6 +259,7 @@ impl Exchange {
         let backend = choice::choose(snapshot, balancer, self.group, &demand, stuck, failed)?;
         self.tries += 1;
         self.chosen_by = Rc::clone(&setup);
+        self.lease = Some(Lease::new(local, self.group, backend.number));
         self.backend = Some((backend.number, backend.endpoint));
         if let Some(recording) = &self.recording {
             recording.note(|record| {
@@ -263,7 +272,23 @@ impl Exchange {
         let has_cookie = stuck.is_some_and(|stuck| !stuck.is_stale);
         self.sticky =
             (wants_cookie && !has_cookie).then(|| choice::sticky_value(snapshot, backend.endpoint, local.secret));
-        self.backend
+        Ok((backend.number, backend.endpoint))
+    }
+
+    /// [`Exchange::choose`], for which the request waits if its group has a queue.
+    async fn choose_in_turn(&mut self, local: &Local) -> Result<(u16, Endpoint), Refused> {
+        // The backend before counts no longer: those that wait before this request may be waiting for it.
+        self.lease = None;
+        let Some(queue) = self.setup.queue(self.group) else { return self.choose(local) };
+        let priority = self.route().map_or(0, |route| route.terms.priority);
+        if !local.queues.precede(self.group, priority) {
+            match self.choose(local) {
+                Err(Refused::BackendsFull) => {}
+                other => return other,
+            }
+        }
+        local.counts.change(|statistics| statistics.queued += 1);
+        local.queues.wait((self.group, priority), queue, || self.choose(local)).await
     }
 
     /// A connection to a backend for the request, an idle one or a new one.
@@ -271,9 +296,8 @@ impl Exchange {
     /// # Errors
     /// The status that the client gets, and why.
     pub(crate) async fn acquire(&mut self, local: &Local) -> Result<BackendConn, (u16, Refused)> {
-        const NONE: (u16, Refused) = (503, Refused::NoBackend);
         loop {
-            let (number, endpoint) = self.choose(local).ok_or(NONE)?;
+            let (number, endpoint) = self.choose_in_turn(local).await.map_err(|why| (503, why))?;
             let shares = self.http().is_some_and(|http| http.reuse);
             let tls = self.chosen_by.backend_tls(self.group);
             let is_kept = shares && !self.chosen_by.has_http2_backends(self.group);

@@ -17,6 +17,7 @@
 //! | `backend` | connections to backends, and the pool of idle ones |
 //! | `backend_stream`, `backend_tls` | streams to backends, with or without TLS |
 //! | `http2_backend` | connections to backends that speak HTTP/2, which requests share |
+//! | `lease`, `queue` | a request's part of its backend's load, and waiting for one that has less than it may |
 //! | `retry_budget` | how many requests are sent again |
 //! | `pump` | bodies that are copied |
 //! | `certificates` | certificates and keys, read and checked as a whole |
@@ -45,9 +46,11 @@ mod hello;
 mod http1;
 mod http2;
 mod http2_backend;
+mod lease;
 mod local;
 mod proxy_header;
 mod pump;
+mod queue;
 mod recording;
 mod retry_budget;
 mod runtime;
@@ -65,6 +68,7 @@ pub use certificates::{
 pub use challenge::Challenges;
 pub use client_certificate::shown_certificate;
 pub use control::ListedConnection;
+pub use queue::QueueSettings;
 pub use runtime::{ConnectionLister, CoreReading, LISTED_MAX, Runtimes, RuntimesOptions};
 pub use setup::{Configuration, TerminatedService};
 pub use tickets::TicketSecret;

@@ -3,6 +3,7 @@
 use crate::backend::Pool;
 use crate::control::Controls;
 use crate::exchange::Client;
+use crate::queue::Queues;
 use crate::retry_budget::RetryBudgets;
 use crate::setup::{Configuration, Setup};
 use hairpin_core::balance::{Balancer, EffectiveWeights, Loads};
@@ -48,6 +49,8 @@ pub struct TerminationStatistics {
     pub backend_handshakes_failed: u64,
     /// Requests that were not sent to another backend, because too many were (`retry_percent`).
     pub retries_denied: u64,
+    /// Requests that waited because their backends had as many as they may, or others waited before them.
+    pub queued: u64,
     /// Clients that spoke clear-text HTTP where TLS was awaited.
     pub clear_text: u64,
     /// Handshakes of clients whose certificate has a subject that is too long to be passed on.
@@ -85,6 +88,7 @@ impl TerminationStatistics {
             ("proxy-header-invalid", self.proxy_headers_invalid),
             ("backend-handshake-failed", self.backend_handshakes_failed),
             ("retry-denied", self.retries_denied),
+            ("queued", self.queued),
             ("clear-text", self.clear_text),
             ("client-subject-too-long", self.client_subjects_too_long),
             ("acme-challenges", self.challenges),
@@ -191,6 +195,8 @@ pub(crate) struct Local {
     setup: RefCell<Rc<Setup>>,
     pub(crate) balancers: RefCell<Vec<Balancer>>,
     pub(crate) pool: RefCell<Pool>,
+    /// Requests that wait for backends.
+    pub(crate) queues: Rc<Queues>,
     pub(crate) counts: Rc<Counts>,
     /// Bytes that were read and are not written yet.
     pub(crate) copied: RefCell<Box<[u8]>>,
@@ -242,6 +248,7 @@ impl Local {
             setup: RefCell::new(Rc::new(Setup::new(configuration))),
             balancers: RefCell::default(),
             pool: RefCell::default(),
+            queues: Rc::default(),
             counts,
             copied: RefCell::new(vec![0; COPY_BYTES].into()),
             heads: RefCell::new(vec![0; 2 * HEAD_ROOM].into()),

@@ -2,6 +2,7 @@
 
 use crate::backend_tls::BackendTls;
 use crate::challenge::Challenges;
+use crate::queue::QueueSettings;
 use hairpin_core::balance::Tables;
 use hairpin_core::config::{Service, ServiceState, Snapshot};
 use hairpin_core::flow::Endpoint;
@@ -24,6 +25,8 @@ pub struct Configuration {
     pub backend_tls: HashMap<u16, BackendTls>,
     /// Services and groups, by number, whose backends speak HTTP/2: over TLS those that have it, else by prior knowledge.
     pub http2_backends: HashSet<u16>,
+    /// Services and groups, by number, whose requests wait for backends that have as many as they may.
+    pub queues: HashMap<u16, QueueSettings>,
     /// Answers to handshakes of a CA, while there are such.
     pub challenges: Option<Challenges>,
 }
@@ -53,6 +56,7 @@ pub(crate) struct Setup {
     /// The core's own, so that requests share no counter of references.
     backend_tls: HashMap<u16, Rc<BackendTls>>,
     http2_backends: HashSet<u16>,
+    queues: HashMap<u16, QueueSettings>,
     pub(crate) challenges: Option<Challenges>,
 }
 
@@ -68,7 +72,8 @@ impl Setup {
         let backend_tls =
             configuration.backend_tls.iter().map(|(number, tls)| (*number, Rc::new(tls.clone()))).collect();
         let (http2_backends, challenges) = (configuration.http2_backends.clone(), configuration.challenges.clone());
-        Setup { snapshot, services, backend_tls, http2_backends, challenges }
+        let queues = configuration.queues.clone();
+        Setup { snapshot, services, backend_tls, http2_backends, queues, challenges }
     }
 
     /// The service that clients reach at `endpoint`.
@@ -105,6 +110,11 @@ impl Setup {
     /// Whether the backends of the service or group of this number speak HTTP/2.
     pub(crate) fn has_http2_backends(&self, number: u16) -> bool {
         self.http2_backends.contains(&number)
+    }
+
+    /// The queue of the service or group of this number.
+    pub(crate) fn queue(&self, number: u16) -> Option<QueueSettings> {
+        self.queues.get(&number).copied()
     }
 
     pub(crate) fn http(&self, number: u16) -> Option<&Http> {

@@ -116,8 +116,15 @@ fn attach<'a>(
 /// To the programs each end is a service, and this service's only backend. So they hand packets of both directions over.
 fn snapshot(ends: &[(Endpoint, Protocol)]) -> Snapshot {
     let service = |(number, &(endpoint, protocol)): (u16, &(Endpoint, Protocol))| {
-        let backend =
-            Backend { number, name: "".into(), endpoint, weight: 1, state: BackendState::Enabled, is_backup: false };
+        let backend = Backend {
+            number,
+            name: "".into(),
+            endpoint,
+            weight: 1,
+            state: BackendState::Enabled,
+            is_backup: false,
+            connections_max: 0,
+        };
         let backends = Box::from([backend]);
         Service { state: ServiceState::Active, endpoint, protocol, backends, ..Service::vacant() }
     };

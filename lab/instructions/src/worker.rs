@@ -58,6 +58,7 @@ pub(crate) fn worker(plan: ServicePlan) -> CountedWorker {
         weight: 1,
         state: BackendState::Enabled,
         is_backup: false,
+        connections_max: 0,
     };
     let service = Service {
         state: ServiceState::Active,

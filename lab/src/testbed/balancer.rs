@@ -74,6 +74,7 @@ impl BalancerOptions {
                 weight: 100,
                 state: hairpin_core::config::BackendState::Enabled,
                 is_backup: false,
+                connections_max: 0,
             });
             Service {
                 state: ServiceState::Active,

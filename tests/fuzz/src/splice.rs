@@ -178,6 +178,7 @@ impl SpliceScene {
             weight: 1,
             state: BackendState::Enabled,
             is_backup: false,
+            connections_max: 0,
         };
         let service = Service {
             endpoint: end(1, 80),

@@ -107,6 +107,7 @@ impl WorkerScene {
                     weight: 1,
                     state: BackendState::Enabled,
                     is_backup: false,
+                    connections_max: 0,
                 })
                 .into(),
             ..Service::vacant()

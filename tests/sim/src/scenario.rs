@@ -154,6 +154,7 @@ pub fn service(name: &str, vip: Endpoint, first: u16, backends: &[Endpoint]) -> 
         weight: 1,
         state: BackendState::Enabled,
         is_backup: false,
+        connections_max: 0,
     };
     Service {
         state: ServiceState::Active,

@@ -79,6 +79,8 @@ pub struct Balancer {
     targets: Box<[Ipv4Target]>,
     /// Those of the backends that packets of any connection may go to now.
     open_targets: Vec<Ipv4Target>,
+    /// How many connections each may have; empty: none is limited.
+    maxima: Box<[u32]>,
     chooser: Chooser,
     /// The key of a flow's hash: the client's address alone, or all of it. Requests have another one, and this if they lack that.
     by_source: bool,
@@ -139,13 +141,18 @@ impl Balancer {
         };
         let targets: Box<[Ipv4Target]> = service.backends.iter().map(target).collect();
         let open_targets = Vec::with_capacity(targets.len());
-        let mut balancer = Balancer { weights, loads, numbers, targets, open_targets, chooser, by_source, maglev };
+        let is_limited = service.backends.iter().any(|backend| backend.connections_max > 0);
+        let maximum = |backend: &Backend| if backend.connections_max == 0 { u32::MAX } else { backend.connections_max };
+        let maxima = service.backends.iter().filter(|_| is_limited).map(maximum).collect();
+        let mut balancer =
+            Balancer { weights, loads, numbers, targets, open_targets, maxima, chooser, by_source, maglev };
         balancer.aim();
         balancer
     }
 
     /// The backend (its index in [`Service::backends`]) for a new connection whose client-side flow is `flow`; `None`
-    /// if none is enabled and available with a weight above 0. Does not count the connection: the worker does, with
+    /// if none is enabled and available with a weight above 0, or all that are have as many connections as they may
+    /// ([`Balancer::is_full`]). Does not count the connection: the worker does, with
     /// [`Loads::add`], once it exists.
     pub fn choose(&mut self, flow: &FlowKey) -> Option<u16> {
         self.choose_for(&Demand { flow, hash: None, now: Time::ZERO })
@@ -166,10 +173,34 @@ impl Balancer {
             }
             Chooser::Hashed => {
                 let hash = demand.hash.unwrap_or_else(|| self.hash(demand.flow));
-                return self.maglev.as_ref()?.choose(&self.weights.effective, hash);
+                self.maglev.as_ref()?.choose(&self.weights.effective, hash).map(usize::from)
             }
         };
-        chosen.map(|index| index as u16)
+        self.with_room(chosen? as u16)
+    }
+
+    /// Whether a backend (its index) may have another connection.
+    #[inline]
+    pub fn has_room(&self, index: u16) -> bool {
+        let at = usize::from(index);
+        let number = || self.numbers.get(at).map_or(u32::MAX, |&number| self.loads.now(number));
+        self.maxima.get(at).is_none_or(|&maximum| number() < maximum)
+    }
+
+    /// Whether backends take connections, and all of them have as many as they may.
+    pub fn is_full(&self) -> bool {
+        let open = &self.weights.open;
+        !self.maxima.is_empty() && !open.is_empty() && !open.iter().any(|&index| self.has_room(index))
+    }
+
+    /// The chosen backend, or the next one that may have another connection.
+    #[inline]
+    fn with_room(&self, chosen: u16) -> Option<u16> {
+        if self.has_room(chosen) {
+            return Some(chosen);
+        }
+        let (before, after) = self.weights.open.split_at(self.weights.open.partition_point(|&index| index <= chosen));
+        after.iter().chain(before).copied().find(|&index| self.has_room(index))
     }
 
     /// The backend that an established connection of an unknown client-side flow is taken to have: Maglev's answer, the

@@ -1,6 +1,7 @@
 //! The statistical promises of each algorithm, with fixed seeds.
 
 mod backups;
+mod limits;
 mod requests;
 mod shares;
 
@@ -38,6 +39,7 @@ fn service(algorithm: Algorithm, weights: &[u16]) -> Service {
         weight,
         state: BackendState::Enabled,
         is_backup: false,
+        connections_max: 0,
     };
     Service {
         state: Default::default(),

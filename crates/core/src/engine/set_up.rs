@@ -92,6 +92,8 @@ pub enum NotSetUp {
     Algorithm,
     /// It limits connections of clients, which workers count.
     Limits,
+    /// A backend of it has a limit on connections, which workers count.
+    BackendLimits,
     /// An end of it is an end of another service.
     Shared,
     /// There are [`SET_UP_SERVICES_MAX`] before it.
@@ -106,6 +108,7 @@ impl NotSetUp {
             NotSetUp::Mode => "its mode is neither nat nor dsr",
             NotSetUp::Algorithm => "its algorithm counts connections",
             NotSetUp::Limits => "workers count its clients' connections, which it limits",
+            NotSetUp::BackendLimits => "workers count its backends' connections, which it limits",
             NotSetUp::Shared => "a backend of it serves another service, too",
             NotSetUp::Many => "the engine has as many services before it as it takes",
         }
@@ -171,6 +174,9 @@ pub fn set_up_services(snapshot: &Snapshot) -> Vec<Result<u16, NotSetUp>> {
         }
         if service.limits_connections() {
             return Err(NotSetUp::Limits);
+        }
+        if service.backends.iter().any(|backend| backend.connections_max > 0) {
+            return Err(NotSetUp::BackendLimits);
         }
         let of_backends = that_answer_here(service).iter().map(|backend| backend.endpoint);
         let mut own = of_backends.chain([service.endpoint]).map(|end| (end, service.protocol));

@@ -22,6 +22,7 @@ fn snapshot() -> Snapshot {
         weight: 1,
         state: BackendState::Enabled,
         is_backup: false,
+        connections_max: 0,
     };
     let timeouts = Timeouts {
         tcp_handshake: Duration::from_secs(1),

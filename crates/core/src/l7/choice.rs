@@ -7,6 +7,7 @@ use crate::keys::{Purpose, Secret};
 use crate::l7::config::Group;
 use crate::l7::edit;
 use crate::l7::head::Request;
+use crate::l7::splice::Refused;
 
 /// The backend that a client's cookie names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,8 +57,11 @@ pub fn hash(group: &Service, request: &Request<'_>) -> Option<u64> {
     part.filter(|part| !part.is_empty()).map(|part| bytes_hash(part).max(1))
 }
 
-/// A backend of `group` for a request: the one that a cookie names, else the balancer's choice.
-/// `failed` is the number of the backend that has been tried in vain. `None`: no backend takes requests.
+/// A backend of `group` for a request: the one that a cookie names, else the balancer's choice. One that has as many requests
+/// as it may gets no more of either. `failed` is the number of the backend that has been tried in vain.
+///
+/// # Errors
+/// [`Refused::NoBackend`]: none takes requests; [`Refused::BackendsFull`]: all that do have as many as they may.
 pub fn choose<'a>(
     snapshot: &'a Snapshot,
     balancer: &mut Balancer,
@@ -65,19 +69,19 @@ pub fn choose<'a>(
     demand: &Demand<'_>,
     stuck: Option<Stuck>,
     failed: Option<u16>,
-) -> Option<&'a Backend> {
-    let chosen = match stuck {
-        Some(stuck) => Some(stuck.index),
-        None => balancer.choose_for(demand),
-    };
+) -> Result<&'a Backend, Refused> {
+    let stuck = stuck.map(|stuck| stuck.index).filter(|&index| balancer.has_room(index));
+    let chosen = stuck.or_else(|| balancer.choose_for(demand));
     let of = |index: u16| snapshot.services.get(usize::from(group))?.backends.get(usize::from(index));
-    let backend = chosen.and_then(of)?;
+    let none = if balancer.is_full() { Refused::BackendsFull } else { Refused::NoBackend };
+    let backend = chosen.and_then(of).ok_or(none)?;
     if failed != Some(backend.number) {
-        return Some(backend);
+        return Ok(backend);
     }
     // A balancer that goes by the client's address, or by a part of the request, would choose the one that has just failed,
     // again and again.
     let open = balancer.open();
     let after = open.iter().position(|&index| Some(index) == chosen).map_or(0, |at| at + 1);
-    open.iter().cycle().skip(after).take(open.len()).find_map(|&index| of(index)).or(Some(backend))
+    let others = open.iter().cycle().skip(after).take(open.len()).filter(|&&index| balancer.has_room(index));
+    Ok(others.copied().find_map(of).unwrap_or(backend))
 }

@@ -206,6 +206,8 @@ pub struct RouteTerms {
     pub retry_status: ServerErrors,
     /// How often, at most.
     pub retries: u8,
+    /// 0 to 9: which of the requests that wait for a backend goes first, the highest; of services whose connections end here.
+    pub priority: u8,
 }
 
 /// The action of a route.

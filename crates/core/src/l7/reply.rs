@@ -21,13 +21,21 @@ pub struct Reply<'a> {
     /// The value of `Location`.
     pub location: Option<&'a [u8]>,
     /// The value of `Retry-After`, seconds (RFC 9110, 10.2.3).
-    pub retry_after: Option<u32>,
+    pub retry_after_s: Option<u32>,
     /// The body, plain text.
     pub body: &'a [u8],
     /// Whether the body is not sent, only its length: the answer to HEAD.
     pub head_only: bool,
     /// Whether the connection ends. Also for an HTTP/1.0 client, which is not told if it does not.
     pub close: bool,
+}
+
+/// When a client that is refused with 503 may try again, in seconds.
+const RETRY_AFTER_S: u32 = 1;
+
+/// What a refusal with this status says of when to try again.
+pub fn retry_after_s(status: u16) -> Option<u32> {
+    (status == 503).then_some(RETRY_AFTER_S)
 }
 
 /// Statuses that we answer with, or that a configuration may ask for, with the body that says so to a person.
@@ -115,7 +123,7 @@ pub fn write(out: &mut [u8], reply: &Reply<'_>) -> Result<usize, NoRoom> {
     if let Some(location) = reply.location {
         out.field(b"Location", location);
     }
-    if let Some(seconds) = reply.retry_after {
+    if let Some(seconds) = reply.retry_after_s {
         out.put(b"Retry-After: ");
         out.number(seconds.into());
         out.put(b"\r\n");

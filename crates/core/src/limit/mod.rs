@@ -158,7 +158,7 @@ pub struct Limited {
     /// What becomes of it.
     pub action: LimitAction,
     /// Seconds after which one like it is admitted, at least 1.
-    pub retry_after: u32,
+    pub retry_after_s: u32,
 }
 
 /// The limits of a service, as a request meets them.
@@ -244,14 +244,14 @@ impl Limiting<'_> {
 }
 
 impl Limit {
-    /// Counts a decision. `retry_after`: it is beyond the limit.
-    fn decide(&self, counts: &mut LimitCounts, retry_after: Option<u32>) -> Option<Limited> {
-        match retry_after {
+    /// Counts a decision. `retry_after_s`: it is beyond the limit.
+    fn decide(&self, counts: &mut LimitCounts, retry_after_s: Option<u32>) -> Option<Limited> {
+        match retry_after_s {
             None => counts.admitted += 1,
             Some(_) if self.is_dry_run => counts.would_refuse += 1,
-            Some(retry_after) => {
+            Some(retry_after_s) => {
                 counts.refused += 1;
-                return Some(Limited { action: self.action, retry_after });
+                return Some(Limited { action: self.action, retry_after_s });
             }
         }
         None

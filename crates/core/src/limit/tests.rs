@@ -65,7 +65,7 @@ fn refused_requests_are_told_when_to_come_again() {
             .request(&address("192.0.2.1"), &plain())
     };
     assert_eq!([ask(0), ask(0)], [None, None]);
-    let limited = |retry_after| Some(Limited { action: LimitAction::Refuse, retry_after });
+    let limited = |retry_after_s| Some(Limited { action: LimitAction::Refuse, retry_after_s });
     assert_eq!([ask(0), ask(2500), ask(9999)], [limited(10), limited(8), limited(1)]);
     assert_eq!([ask(10_001), ask(10_001)], [None, limited(10)]);
     assert_eq!(counts[0], LimitCounts { admitted: 3, refused: 4, ..LimitCounts::default() });

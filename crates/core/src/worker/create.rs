@@ -56,7 +56,9 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             Err(reason) => {
                 self.statistics.services[usize::from(service)].refused += 1;
                 match reason {
-                    Drop::NoBackend | Drop::PoolExhausted => self.refuse(now, frame, &at, reason, tx),
+                    Drop::NoBackend | Drop::BackendsFull | Drop::PoolExhausted => {
+                        self.refuse(now, frame, &at, reason, tx)
+                    }
                     Drop::TableFull if self.snapshot.when_full == WhenFull::Reset => {
                         self.refuse(now, frame, &at, reason, tx)
                     }
@@ -95,7 +97,9 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         for _ in 0..TRIES_MAX {
             let balancer = &mut self.balancers[usize::from(service)];
             let chosen = if picked_up { balancer.pick_up(key) } else { balancer.choose(key) };
-            let index = usize::from(chosen.ok_or(Drop::NoBackend)?);
+            let Some(index) = chosen.map(usize::from) else {
+                return Err(if !picked_up && balancer.is_full() { Drop::BackendsFull } else { Drop::NoBackend });
+            };
             let connection = self.draft(now, key, service, index, picked_up)?;
             let is_one_way = connection.flags.has(Flags::DIRECT);
             if is_one_way || self.clear_way(now, &connection.key(Direction::FromBackend)) {

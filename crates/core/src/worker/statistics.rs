@@ -25,6 +25,8 @@ pub enum Drop {
     Limited,
     /// No backend of the service takes connections.
     NoBackend,
+    /// All backends of the service that take connections have as many as they may.
+    BackendsFull,
     /// The connection table is full.
     TableFull,
     /// No source port is free in the pool.
@@ -54,12 +56,13 @@ pub enum Drop {
 
 impl Drop {
     /// All of them, in order.
-    pub const ALL: [Drop; 17] = [
+    pub const ALL: [Drop; 18] = [
         Drop::Unknown,
         Drop::Flags,
         Drop::Denied,
         Drop::Limited,
         Drop::NoBackend,
+        Drop::BackendsFull,
         Drop::TableFull,
         Drop::PoolExhausted,
         Drop::TupleConflict,
@@ -82,6 +85,7 @@ impl Drop {
             Drop::Denied => "denied",
             Drop::Limited => "limited",
             Drop::NoBackend => "no-backend",
+            Drop::BackendsFull => "backends-full",
             Drop::TableFull => "table-full",
             Drop::PoolExhausted => "pool-exhausted",
             Drop::TupleConflict => "tuple-conflict",

@@ -156,6 +156,12 @@ fn meaning(sink: &Sink<'_>, draft: &ServiceDraft, is_tracked: bool) {
         let what = format!("all backends of {of} \"{name}\" are backups, so that they are always used");
         sink.warning(&draft.listen, what, "leave `backup` out, or add other backends");
     }
+    let is_limited = draft.backends.iter().any(|backend| backend.value.connections_max > 0)
+        || draft.settings.named.iter().any(|named| named.connections_max > 0);
+    if draft.settings.queue.is_some() && service.kind.http().is_some() && !draft.backends.is_empty() && !is_limited {
+        let what = format!("no request of service \"{}\" waits, since none of its backends has a limit", service.name);
+        sink.warning(&draft.listen, what, "give backends `connections_max`, or leave `queue` out");
+    }
     let first_weight = draft.backends.first().map(|backend| backend.value.weight);
     let weights_differ = draft.backends.iter().any(|backend| Some(backend.value.weight) != first_weight);
     if service.algorithm == Algorithm::RoundRobin && weights_differ {

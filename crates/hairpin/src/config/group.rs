@@ -7,7 +7,7 @@ use super::l7::{OWN, backend_tls};
 use super::reader::TomlTable;
 use super::service::{Backends, ServiceDraft, read_backends, warn_of_weights};
 use super::words::Spoken;
-use super::{HttpSections, ServiceSettings, balance, health, outlier, reference};
+use super::{HttpSections, ServiceSettings, balance, health, outlier, queue, reference};
 use hairpin_core::config::Service;
 use hairpin_core::flow::Endpoint;
 use hairpin_core::l7::config::Kind;
@@ -100,6 +100,7 @@ fn read_one<'a>(
             route_count: 0,
             health,
             outlier: outlier::read(table, &reference::GROUP_OUTLIER, Some(spoken), of.settings.outlier),
+            queue: queue::read(table, &reference::GROUP_QUEUE, of.settings.queue),
             said: HttpSections { fields, ..Default::default() },
             https: None,
             backend_tls: tls,

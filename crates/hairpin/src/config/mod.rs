@@ -23,6 +23,7 @@ mod names;
 mod offload;
 mod outlier;
 mod print;
+pub(crate) mod queue;
 mod reader;
 pub mod reference;
 mod schema;

@@ -52,13 +52,15 @@ pub struct NamedBackends {
     pub state: BackendState,
     /// Whether they are backups.
     pub is_backup: bool,
+    /// Connections that each may have at a time; 0: any number.
+    pub connections_max: u32,
 }
 
 impl NamedBackends {
     /// With the defaults of all other fields.
     fn new(question: Question, port: Option<u16>) -> NamedBackends {
         let (resolve, state) = (Resolve::All, BackendState::Enabled);
-        NamedBackends { question, port, resolve, weight: 1, state, is_backup: false }
+        NamedBackends { question, port, resolve, weight: 1, state, is_backup: false, connections_max: 0 }
     }
 }
 
@@ -70,6 +72,9 @@ impl std::fmt::Display for NamedBackends {
             None => write!(f, "{name} (SRV")?,
         }
         write!(f, ", weight {}, {}", self.weight, self.state.word())?;
+        if self.connections_max > 0 {
+            write!(f, ", connections_max {}", self.connections_max)?;
+        }
         f.write_str(if self.is_backup { ", backup)" } else { ")" })
     }
 }
@@ -128,6 +133,7 @@ pub(super) fn read_backend(table: &TomlTable<'_>, is_ipv6: bool) -> Option<At<Na
     named.value.resolve = table.choice("resolve").unwrap_or_default();
     named.value.state = table.choice("state").unwrap_or_default();
     named.value.is_backup = table.boolean("backup");
+    named.value.connections_max = super::service::connections_max(table);
     Some(named)
 }
 
@@ -268,6 +274,7 @@ fn given(named: &NamedBackends, found: &[Found], is_usable: impl Fn(Endpoint) ->
         weight: srv.map_or(named.weight, |srv| srv.weight.max(1)),
         state: named.state,
         is_backup: named.is_backup,
+        connections_max: named.connections_max,
     };
     let most = if named.resolve == Resolve::One { 1 } else { usize::MAX };
     let chosen = usable.iter().filter(|(_, srv)| srv.map(|srv| srv.priority) == best).take(most);

@@ -25,11 +25,11 @@ pub use http::{
 };
 pub use instance::{CONTROL, LIMITS, LINUX, LOG, METRICS, OFFLOAD, POOL, TOP};
 pub use monitor::MONITOR;
-pub use outlier::OUTLIER;
+pub use outlier::{OUTLIER, QUEUE};
 pub use resolver::RESOLVER;
 pub use route::{
-    ACCESS, EDITS, GROUP, GROUP_BACKEND, GROUP_BACKEND_TLS, GROUP_HEALTH, GROUP_OUTLIER, LIMIT, REDIRECT, REPLY,
-    RESPONSE_EDITS, ROUTE,
+    ACCESS, EDITS, GROUP, GROUP_BACKEND, GROUP_BACKEND_TLS, GROUP_HEALTH, GROUP_OUTLIER, GROUP_QUEUE, LIMIT, REDIRECT,
+    REPLY, RESPONSE_EDITS, ROUTE,
 };
 pub use service::{BACKEND, HEALTH, SERVICE, TIMEOUTS};
 pub use tracing::TRACING;
@@ -180,7 +180,7 @@ pub const COMMON: [&ReferenceSection; 17] = [
 ];
 
 /// Sections of HTTP and TLS services only, likewise.
-pub const LAYER7: [&ReferenceSection; 16] = [
+pub const LAYER7: [&ReferenceSection; 17] = [
     &GROUP,
     &ROUTE,
     &REDIRECT,
@@ -195,6 +195,7 @@ pub const LAYER7: [&ReferenceSection; 16] = [
     &HTTPS,
     &ACME,
     &TRACING,
+    &QUEUE,
     &BACKEND_TLS,
     &TLS,
 ];

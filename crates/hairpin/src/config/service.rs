@@ -6,7 +6,7 @@ use super::reference::ReferenceSection;
 use super::words::{SettingWord, Spoken};
 use super::{
     BACKENDS_MAX, Common, NamedBackends, Resolve, SERVICES_MAX, ServiceSettings, access, access_log, balance,
-    encapsulation, group, health, limit, names, outlier, reference, sharing,
+    encapsulation, group, health, limit, names, outlier, queue, reference, sharing,
 };
 use hairpin_core::access::NETWORKS_TOTAL_MAX;
 use hairpin_core::config::{
@@ -139,6 +139,7 @@ fn read_one<'a>(sink: &'a Sink<'a>, table: &TomlTable<'a>, common: &Common, numb
         settings: ServiceSettings {
             health,
             outlier: outlier::read(table, &reference::OUTLIER, spoken, None),
+            queue: queue::read(table, &reference::QUEUE, None),
             access_log,
             access: None,
             limits: Box::default(),
@@ -370,8 +371,15 @@ pub(super) fn read_backends<'a>(
             backends.named.push(named.value);
         } else if let Some(endpoint) = read_endpoint(sink, text) {
             let name = text.value.clone().into();
-            let backend =
-                Backend { number: 0, name, endpoint, weight: 1, state: BackendState::Enabled, is_backup: false };
+            let backend = Backend {
+                number: 0,
+                name,
+                endpoint,
+                weight: 1,
+                state: BackendState::Enabled,
+                is_backup: false,
+                connections_max: 0,
+            };
             backends.listed.push(At { value: backend, span: text.span.clone() });
         }
     }
@@ -416,8 +424,14 @@ fn read_backend(sink: &Sink<'_>, table: &TomlTable<'_>) -> Option<At<Backend>> {
         weight: weight.unwrap_or(1),
         state: state.unwrap_or_default(),
         is_backup: table.boolean("backup"),
+        connections_max: connections_max(table),
     };
     Some(At { value: backend, span: address.span })
+}
+
+/// The limit of a backend.
+pub(super) fn connections_max(table: &TomlTable<'_>) -> u32 {
+    table.integer("connections_max").and_then(|most| u32::try_from(most).ok()).unwrap_or_default()
 }
 
 fn read_endpoint(sink: &Sink<'_>, text: &At<String>) -> Option<Endpoint> {

@@ -16,7 +16,7 @@ use hairpin_core::l7::config::{Network, ServerErrors};
 use hairpin_core::limit::Limit;
 use hairpin_core::offload::Choice;
 use hairpin_core::table::LookupMethod;
-use hairpin_https::BackendTlsOptions;
+use hairpin_https::{BackendTlsOptions, QueueSettings};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -349,6 +349,8 @@ pub struct ServiceSettings {
     pub health: HealthSettings,
     /// When its backends are ejected; `None`: never.
     pub outlier: Option<OutlierSettings>,
+    /// HTTP and HTTPS services and their groups: how requests wait for backends; `None`: they do not.
+    pub queue: Option<QueueSettings>,
     /// Which of its records become lines of the access log; `None`: none.
     pub access_log: Option<ServiceLog>,
     /// TCP, UDP and TLS services: whose connections may begin; `None`: all.

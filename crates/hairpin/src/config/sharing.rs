@@ -15,7 +15,7 @@ use std::ops::Range;
 pub(super) const FIELD: &str = "routes_of";
 
 /// What the service would say of requests and backends itself.
-const SAID_THERE: [&str; 12] = [
+const SAID_THERE: [&str; 13] = [
     "route",
     "access",
     "group",
@@ -23,6 +23,7 @@ const SAID_THERE: [&str; 12] = [
     "backend",
     "health",
     "outlier",
+    "queue",
     "balance",
     "hash_name",
     "all_down",
@@ -116,6 +117,12 @@ fn checked(sink: &Sink<'_>, drafts: &[ServiceDraft], (at, other): (usize, usize)
         return refuse(
             "which speaks TLS or HTTP/2 with backends".to_string(),
             "connections that are spliced carry neither: give it backends of its own, or make it https",
+        );
+    }
+    if is_spliced && parts(drafts, other).any(|part| part.settings.queue.is_some()) {
+        return refuse(
+            "which has a queue".to_string(),
+            "requests of connections that are spliced cannot wait: leave `queue` out there, or make this one https",
         );
     }
     if draft.settings.https.is_some() && l7::redirects_said(&owner.settings.said) {

@@ -33,6 +33,7 @@ struct Server {
     weight: u16,
     is_down: bool,
     is_backup: bool,
+    connections_max: Option<u32>,
 }
 
 impl Upstream {
@@ -54,7 +55,9 @@ impl Upstream {
         if let Some(name) = &self.hash_name {
             let _ = writeln!(out, "hash_name = {}", quoted(name));
         }
-        let is_plain = self.servers.iter().all(|server| server.weight == 1 && !server.is_down && !server.is_backup);
+        let is_plain = self.servers.iter().all(|server| {
+            server.weight == 1 && !server.is_down && !server.is_backup && server.connections_max.is_none()
+        });
         if is_plain {
             let ends: Vec<&str> = self.servers.iter().map(|server| &*server.end).collect();
             let one = if ends.len() == 1 { format!("[{}]", quoted(ends[0])) } else { list(&ends) };
@@ -80,6 +83,9 @@ impl Upstream {
             }
             if server.is_backup {
                 let _ = writeln!(out, "backup = true");
+            }
+            if let Some(most) = server.connections_max {
+                let _ = writeln!(out, "connections_max = {most}");
             }
         }
     }
@@ -166,7 +172,7 @@ fn part(variable: &str) -> Option<(&'static str, String)> {
 
 fn server(context: &mut Context, upstream: &mut Upstream, directive: &Directive, port: Option<u16>) -> Option<Server> {
     let (end, address) = end(context, directive, directive.first(), port)?;
-    let mut server = Server { end, address, weight: 1, is_down: false, is_backup: false };
+    let mut server = Server { end, address, weight: 1, is_down: false, is_backup: false, connections_max: None };
     let mut passive: (Option<u32>, Option<String>) = (None, None);
     for arg in &directive.args[1..] {
         match arg.split_once('=').unwrap_or((arg, "")) {
@@ -177,10 +183,12 @@ fn server(context: &mut Context, upstream: &mut Upstream, directive: &Directive,
             // Names are looked up again anyway.
             ("resolve", _) => {}
             ("backup", _) => server.is_backup = true,
+            ("max_conns", most) => {
+                server.connections_max = most.parse().ok().filter(|most| (1..=1_000_000).contains(most))
+            }
             (other, _) => {
                 let why = match other {
                     "service" => "write it as `srv` of [[service.backend]]".to_string(),
-                    "max_conns" => "Hairpin does not limit connections to a backend".to_string(),
                     "slow_start" => "write `slow_start` of [service.health], which is for all backends".to_string(),
                     other => format!("Hairpin has no `{other}`"),
                 };
@@ -254,6 +262,7 @@ pub(super) fn single(context: &mut Context, at: &Directive, text: &str, port: Op
         weight: 1,
         is_down: false,
         is_backup: false,
+        connections_max: None,
     });
     Upstream { balance: "weighted-round-robin", servers: server.into_iter().collect(), ..Upstream::default() }
 }

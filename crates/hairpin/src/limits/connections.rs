@@ -1,8 +1,8 @@
 //! Bounds of connections, rules and packets on every plane.
 
 use super::Bound::{Number, OneFor, Option, Time};
-use super::{Group, drops, events, limit, rule_refusals, series};
-use crate::config::reference::{LIMITS, LINUX, POOL, TIMEOUTS};
+use super::{Group, drops, events, http_refusals, limit, rule_refusals, series};
+use crate::config::reference::{BACKEND, LIMITS, LINUX, POOL, TIMEOUTS};
 use hairpin_core::engine::{OPS_MAX, SET_UP_SERVICES_MAX};
 use hairpin_core::worker::limits;
 use hairpin_linux::abi::{NEXT_HOPS_MAX, REPORTS_MAX};
@@ -74,6 +74,13 @@ pub(super) const CONNECTIONS: Group = Group {
             Option(&POOL, "ports", "ports"),
             &[drops("worker.pool-exhausted")],
             "The client is refused with RST or ICMP port unreachable.",
+        ),
+        limit(
+            "connections of a backend, of an HTTP service requests, over all workers",
+            Option(&BACKEND, "connections_max", "connections"),
+            &[drops("worker.backends-full"), http_refusals("backends-full")],
+            "Another backend is chosen. If all are full, the client is refused with RST or ICMP port unreachable; a request waits \
+             in its queue, if there is one, or gets 503.",
         ),
         limit(
             "backends tried because the client's port is taken at one (`nat`)",

@@ -2,7 +2,7 @@
 
 use super::Bound::{Number, Option, Time};
 use super::{Group, http_refusals, limit, series};
-use crate::config::reference::{HTTP_LIMITS, HTTPS};
+use crate::config::reference::{HTTP_LIMITS, HTTPS, QUEUE};
 use crate::run::limits::BACKLOG;
 use hairpin_core::l7::proxy_protocol;
 use hairpin_core::l7::splice::limits as splice;
@@ -69,6 +69,18 @@ pub(super) const HTTPS_SERVICES: Group = Group {
             Time(limits::TUNNEL_SILENCE),
             &[],
             "Both ends are closed.",
+        ),
+        limit(
+            "requests of a group with a queue that wait for a backend with room, on each core",
+            Option(&QUEUE, "requests_max", "requests"),
+            &[http_refusals("backends-full")],
+            "503.",
+        ),
+        limit(
+            "time that a request waits for a backend with room",
+            Option(&QUEUE, "timeout", ""),
+            &[http_refusals("queue-timeout")],
+            "503.",
         ),
         limit(
             "streams of an HTTP/2 connection that are open or still served",

@@ -122,6 +122,10 @@ impl OuterEntry {
     }
 }
 
+fn is_zero(value: &u32) -> bool {
+    *value == 0
+}
+
 fn is_false(value: &bool) -> bool {
     !value
 }
@@ -156,6 +160,8 @@ pub(super) struct BackendEntry {
     pub(super) state: Worded<BackendState>,
     #[serde(default, skip_serializing_if = "is_false")]
     backup: bool,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    connections_max: u32,
     /// Since when it has taken no new connections, in seconds since 1970; `None` while it takes them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) since_unix_s: Option<u64>,
@@ -174,6 +180,7 @@ impl BackendEntry {
             weight: backend.weight,
             state: Worded(backend.state),
             backup: backend.is_backup,
+            connections_max: backend.connections_max,
             since_unix_s: None,
             overridden: None,
         }
@@ -186,6 +193,7 @@ impl BackendEntry {
         let overridden = self.overridden.as_ref();
         self.name = backend.name.to_string();
         self.backup = backend.is_backup;
+        self.connections_max = backend.connections_max;
         self.weight = overridden.and_then(|overridden| overridden.weight).unwrap_or(backend.weight);
         self.state = overridden.and_then(|overridden| overridden.state).unwrap_or(Worded(backend.state));
         if self.state.0 == BackendState::Enabled {
@@ -205,8 +213,15 @@ impl BackendEntry {
 
     /// The backend for the workers.
     pub(super) fn backend(&self, number: u16) -> Backend {
-        let (name, endpoint) = (self.name.as_str().into(), self.address);
-        Backend { number, name, endpoint, weight: self.weight, state: self.state.0, is_backup: self.backup }
+        Backend {
+            number,
+            name: self.name.as_str().into(),
+            endpoint: self.address,
+            weight: self.weight,
+            state: self.state.0,
+            is_backup: self.backup,
+            connections_max: self.connections_max,
+        }
     }
 }
 

@@ -304,6 +304,9 @@ fn state(backend: &BackendStatus) -> String {
     if backend.backup {
         state.push_str(", backup");
     }
+    if backend.connections_max > 0 && backend.load >= backend.connections_max {
+        state.push_str(", full");
+    }
     if backend.health.state == "down" {
         state.push_str(", down");
     }

@@ -456,6 +456,7 @@ fn backend_status(
         }
         .to_string(),
         backup: backend.is_backup,
+        connections_max: backend.connections_max,
         connections: statistics.open_now,
         connections_total: statistics.connections,
         connections_per_s: per_s.of(earlier.connections, statistics.connections),

@@ -526,6 +526,7 @@ impl Supervisor {
         for ((_, service), shown) in reading::shown(&self.snapshot).into_iter().zip(&mut status.services) {
             shown.uses_backups = uses_backups(service, &self.parameters.effective_weights);
             for (backend, shown) in service.backends.iter().zip(&mut shown.backends) {
+                shown.load = self.parameters.loads.now(backend.number.into());
                 shown.ejection = self.outliers.of(backend.number).map(outliers::status);
                 shown.overridden = self.registry.overridden(backend.number);
                 let checked = self.merged.is_checked(backend.number).then(|| health.remove(&backend.number)).flatten();

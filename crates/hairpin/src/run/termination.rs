@@ -20,11 +20,12 @@ use hairpin_core::keys::{Purpose, Secret};
 use hairpin_core::l7::config::Kind;
 use hairpin_core::worker::Which;
 use hairpin_https::{
-    Configuration, ConnectionLister, CoreReading, Runtimes, RuntimesOptions, TerminatedService, TicketSecret,
+    Configuration, ConnectionLister, CoreReading, QueueSettings, Runtimes, RuntimesOptions, TerminatedService,
+    TicketSecret,
 };
 use hairpin_linux::cpu;
 use rustix::process::{Resource, Rlimit};
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -34,6 +35,12 @@ const DRAIN_STEP: Duration = Duration::from_millis(50);
 
 /// HTTP/2 streams that are open at a time on one connection without TLS.
 const STREAMS_MAX: u32 = 100;
+/// The queues of services and groups, by number.
+fn queues(config: &Config, merged: &Merged) -> HashMap<u16, QueueSettings> {
+    let numbered = config.services.iter().zip(&merged.numbers);
+    numbered.filter_map(|(settings, number)| Some((*number, settings.queue?))).collect()
+}
+
 /// Services and groups, by number, whose backends speak HTTP/2.
 fn http2_backends(config: &Config, merged: &Merged) -> HashSet<u16> {
     let numbered = config.services.iter().zip(&merged.numbers);
@@ -143,6 +150,7 @@ impl Termination {
             services,
             backend_tls: self.certificates.backend_tls(&merged.numbers),
             http2_backends: http2_backends(config, merged),
+            queues: queues(config, merged),
             challenges: challenges.tls.clone(),
         };
         let listening = self.listening(&listeners::endpoints(snapshot), listeners)?;

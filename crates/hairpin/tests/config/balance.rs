@@ -1,8 +1,9 @@
-//! How backends are chosen, where that goes by requests; backups; outliers.
+//! How backends are chosen, where that goes by requests; backups; outliers; limits and queues.
 
 use super::http::with;
 use super::{GOOD, good, refuses, warned};
 use hairpin_core::config::Algorithm;
+use hairpin_core::l7::config::Kind;
 use std::time::Duration;
 
 #[test]
@@ -111,5 +112,33 @@ fn outliers_that_cannot_be_are_refused() {
         &format!("{GOOD}mode = \"dsr\"\noutlier.consecutive = 3\n"),
         "3:10: error: service \"192.0.2.1:80/tcp\" ejects outliers, but it is dsr, and what backends answer does not pass \
          here; leave `outlier` out, and use `check` of [service.health]",
+    );
+}
+
+#[test]
+fn limits_and_queues_are_read() {
+    let limited = "[[service.backend]]\naddress = \"10.0.0.9:80\"\nconnections_max = 7\n";
+    let config = good(&with(&[("#WEB", limited)]));
+    let most: Vec<u32> = config.snapshot.services[0].backends.iter().map(|backend| backend.connections_max).collect();
+    assert_eq!((most, config.services[0].queue), (vec![0, 7], None));
+    assert!(matches!(config.snapshot.services[0].kind, Kind::Http(_)));
+    let queue = "[service.queue]\nrequests_max = 9\n";
+    let edits = [("#WEB", &*format!("{limited}{queue}")), ("#ROUTE", "priority = 8")];
+    let config = good(&with(&edits));
+    let [service, group] = [0, 1].map(|at| config.services[at].queue.unwrap());
+    assert_eq!((service.requests_max, service.timeout, group), (9, Duration::from_secs(1), service));
+    let Kind::Terminated(terminated) = &config.snapshot.services[0].kind else { panic!("its requests can wait") };
+    assert_eq!(terminated.http.routes[0].terms.priority, 8);
+    let [warning] = &config.warnings[..] else { panic!("{:?}", config.warnings) };
+    assert!(warning.to_string().contains("`queue` has bodies copied in user space"), "{warning}");
+    refuses(
+        &with(&[("#ROUTE", "priority = 8")]),
+        "14:12: error: `priority` is given, but connections of the service are spliced, which keeps no request; leave it \
+         out: it is for HTTPS services, and for those with `http2`",
+    );
+    refuses(
+        &format!("{GOOD}queue.requests_max = 3\n"),
+        "5:1: error: `queue` is given, but service \"192.0.2.1:80/tcp\" is tcp; that is for services with protocol = \
+         \"http\" or \"https\": write that, or leave it out",
     );
 }

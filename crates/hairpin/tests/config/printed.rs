@@ -42,6 +42,7 @@ fn the_full_examples_show_every_field() {
                     "https",
                     "tls",
                     "hash_name",
+                    "queue",
                     "backend_tls",
                     "acme",
                     "tracing",
@@ -112,7 +113,7 @@ fn template_http_and_tls_sections_match_defaults() {
         let fields = own.lines().filter_map(|line| line.strip_prefix('#')).filter(|line| !line.starts_with(' '));
         let fields: Vec<&str> = fields.filter(|line| !line.contains("    # default: ")).collect();
         let before = match section.header {
-            "[service.backend_tls]" => "https.certificates = \"/c\"\n",
+            "[service.backend_tls]" | "[service.queue]" => "https.certificates = \"/c\"\n",
             header if header.starts_with("[service.route.") => "[[service.route]]\n",
             _ => "",
         };
@@ -122,10 +123,11 @@ fn template_http_and_tls_sections_match_defaults() {
             }
             "[service.https]" => "certificates = \"/c\"\n",
             "[[service.limit]]" => "requests = 100\n",
+            "[service.queue]" => "[[service.backend]]\naddress = \"10.0.0.2:1\"\nconnections_max = 1\n",
             _ => "",
         };
         let protocol = match section.header {
-            "[service.https]" | "[service.backend_tls]" => "https",
+            "[service.https]" | "[service.backend_tls]" | "[service.queue]" => "https",
             "[service.tls]" => "tls",
             _ => "http",
         };

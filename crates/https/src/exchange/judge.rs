@@ -42,11 +42,11 @@ pub(crate) fn judge(
     let address = &client.key.source.address;
     let verdict = local.limiting(client.service, &setup, |limiting| decision::judge(http, request, address, limiting));
     let number = verdict.route(http);
-    let (status, body, template, why, retry_after) = match verdict {
+    let (status, body, template, why, retry_after_s) = match verdict {
         Verdict::Refuse { status, why } => return refuse(number, (status, why)),
         Verdict::Limited(Limited { action: LimitAction::Drop, .. }) => return Judged::Drop,
-        Verdict::Limited(Limited { action: LimitAction::Refuse, retry_after }) => {
-            (429, &[][..], None, Some(Refused::Limited), Some(retry_after))
+        Verdict::Limited(Limited { action: LimitAction::Refuse, retry_after_s }) => {
+            (429, &[][..], None, Some(Refused::Limited), Some(retry_after_s))
         }
         Verdict::Answer { status, body, location, why, .. } => (status, body, location, why, None),
         Verdict::Forward { route, groups } => {
@@ -70,7 +70,7 @@ pub(crate) fn judge(
     }
     let close = close || request.body != Length::None;
     if let Some(why) = why {
-        if close && retry_after.is_none() {
+        if close && retry_after_s.is_none() {
             return refuse(number, (status, why));
         }
         local.counts.refused(why);
@@ -86,7 +86,7 @@ pub(crate) fn judge(
         None => None,
     };
     let head_only = request.method == Method::Head;
-    match reply::write(out, &Reply { status, date: local.date(), location, retry_after, body, head_only, close }) {
+    match reply::write(out, &Reply { status, date: local.date(), location, retry_after_s, body, head_only, close }) {
         Ok(length) => {
             recording::answer(local, client, request, (number, status, why), length);
             Judged::Answer { status, response: out[..length].to_vec(), close }

@@ -149,6 +149,7 @@ impl Site {
             weight: 1,
             state: BackendState::Enabled,
             is_backup: false,
+            connections_max: 0,
         };
         let served = ServedCertificates::load(&options).unwrap();
         let mut terminated = TerminatedService {
@@ -178,6 +179,7 @@ impl Site {
             services: vec![terminated],
             backend_tls: HashMap::new(),
             http2_backends: HashSet::new(),
+            queues: HashMap::new(),
             challenges: None,
         };
         let records = Arc::new(Mutex::new(Vec::new()));

@@ -184,6 +184,7 @@ mod tests {
             weight: 1,
             state: BackendState::Enabled,
             is_backup: false,
+            connections_max: 0,
         };
         let (state, forwarding, backends) = (ServiceState::Active, Forwarding::FullNat, Box::from([backend]));
         Service { state, kind, endpoint: end(1, port), forwarding, backends, ..Service::vacant() }

@@ -140,6 +140,7 @@ pub(crate) fn snapshot() -> Snapshot {
             weight: 1,
             state: BackendState::Enabled,
             is_backup: false,
+            connections_max: 0,
         }]
         .into(),
         ..Service::vacant()

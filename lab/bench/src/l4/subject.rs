@@ -112,6 +112,7 @@ fn snapshot(work: PacketWork, sort: Sort) -> Snapshot {
         weight: 1,
         state: BackendState::Enabled,
         is_backup: false,
+        connections_max: 0,
     };
     // Established connections whose beginning was not seen are picked up.
     let unknown = if sort == Sort::Udp { UnknownPacket::Drop } else { UnknownPacket::PickUp };

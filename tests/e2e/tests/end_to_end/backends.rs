@@ -1,5 +1,5 @@
 //! Which backends requests and connections get: by what requests say, by how soon backends answer; backups;
-//! outliers.
+//! outliers; limits.
 
 use crate::network::test;
 use anyhow::{Context, Result, ensure};
@@ -20,6 +20,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("backends: a slow one is left", least_latency),
         test("backends: backups serve while no other does", backups),
         test("backends: those that fail or are slow are ejected", outliers),
+        test("backends: limits refuse, and queues wait", limits),
     ]
 }
 
@@ -301,4 +302,61 @@ fn outliers() -> Result<()> {
     }
     slow.check()?;
     scene.hairpin.process().check()
+}
+
+/// Statuses of so many requests at once, a connection each, in order.
+fn at_once(topology: &Topology, url: &str, count: usize) -> Result<Vec<String>> {
+    let mut script = String::new();
+    for number in 0..count {
+        let form = "%{http_code} %header{retry-after}\\n";
+        script.push_str(&format!(
+            "curl --silent --max-time 20 --output /dev/null --write-out '{form}' '{url}?{number}' &\n"
+        ));
+    }
+    let mut shell = topology.client.command("sh");
+    let text = command::output(shell.args(["-c", &format!("{script}wait")]))?;
+    let mut all: Vec<String> = text.lines().map(|line| line.trim().to_owned()).collect();
+    all.sort();
+    Ok(all)
+}
+
+fn limits() -> Result<()> {
+    let topology = Topology::create(TopologyOptions::default())?;
+    let _servers = Servers::start(&topology)?;
+    let mut slow = slow_server(&topology)?;
+    let limited = backend_table("slow", 4, SLOW_PORT, "connections_max = 2\n");
+    let of = |service: PeerService, tables: &str| PeerService {
+        servers: Vec::new(),
+        tables: format!("{limited}{tables}"),
+        ..service
+    };
+    let queue = "[service.queue]\nrequests_max = 100\ntimeout = \"20s\"\n";
+    let services = [
+        of(PeerService::http("spliced", 8081), ""),
+        of(PeerService::http("ended", 8082), "[service.http]\nhttp2 = true\n"),
+        of(PeerService::http("queued", 8083), queue),
+        of(PeerService::tcp("tcp", Family::V4, 8084), ""),
+    ];
+    let mut hairpin = Hairpin::start(&topology, &services, &HairpinOptions::default())?;
+    let url = |at: usize| format!("http://{}/1k", services[at].listen());
+    for at in [0, 1] {
+        // 12 at once take 300 ms each, of which two may be there at a time.
+        let met = at_once(&topology, &url(at), 12)?;
+        let refused = met.iter().filter(|met| *met == "503 1").count();
+        let served = met.iter().filter(|met| *met == "200").count();
+        ensure!(served + refused == 12 && served >= 2 && refused >= 1, "{}: {met:?}", services[at].name);
+    }
+    let met = at_once(&topology, &url(2), 12)?;
+    ensure!(met == ["200"; 12], "queued: {met:?}\n{}", hairpin.logs());
+    let met = at_once(&topology, &url(3), 12)?;
+    let served = met.iter().filter(|met| *met == "200").count();
+    ensure!(served >= 2 && met.contains(&"000".to_owned()), "tcp: {met:?}");
+    let status: Value = serde_json::from_str(&hairpin.tell(&topology, &["status", "-o", "json"])?)?;
+    ensure!(status["drops"]["worker.backends-full"]["total"].as_u64() >= Some(1), "{}", status["drops"]);
+    ensure!(status["http"]["refused"]["backends-full"]["total"].as_u64() >= Some(1), "{}", status["http"]);
+    ensure!(status["https"]["events"]["queued"]["total"].as_u64() >= Some(1), "{}", status["https"]);
+    let all = status["services"].as_array().context("no services")?;
+    ensure!(all.iter().all(|service| service["backends"][0]["load"] == 0), "loads are left: {all:?}");
+    slow.check()?;
+    hairpin.process().check()
 }

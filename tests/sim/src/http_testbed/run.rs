@@ -377,6 +377,7 @@ fn snapshot(options: &HttpTestbedOptions) -> Snapshot {
         weight: 100,
         state: BackendState::Enabled,
         is_backup: false,
+        connections_max: 0,
     };
     let route = Route {
         conditions: Conditions::default(),

@@ -106,6 +106,7 @@ fn snapshot(balancer: &BalancerSettings) -> Snapshot {
                 weight: 100,
                 state: BackendState::Enabled,
                 is_backup: false,
+                connections_max: 0,
             })
             .collect(),
         ..Service::vacant()

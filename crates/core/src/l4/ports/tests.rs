@@ -234,6 +234,7 @@ fn a_snapshot_names_the_backends() {
                 weight: 1,
                 state: BackendState::default(),
                 is_backup: false,
+                connections_max: 0,
             })
             .collect(),
     };

@@ -7,7 +7,7 @@ const BOUNDS: Bounds = Bounds { bytes_max: 16_384, fields_max: 128, target_bytes
 
 /// The usual answer with `status`: its name is its body.
 fn of_status(status: u16, head_only: bool, close: bool) -> Reply<'static> {
-    Reply { status, date: None, location: None, retry_after: None, body: text(status).as_bytes(), head_only, close }
+    Reply { status, date: None, location: None, retry_after_s: None, body: text(status).as_bytes(), head_only, close }
 }
 
 /// The bytes of `reply`; also checks the error when the room is a byte too small.
@@ -57,7 +57,7 @@ fn a_redirect_says_where_to() {
 
 #[test]
 fn refused_client_is_told_when_to_come_again() {
-    let reply = Reply { retry_after: Some(60), body: b"", ..of_status(429, false, true) };
+    let reply = Reply { retry_after_s: Some(60), body: b"", ..of_status(429, false, true) };
     assert_eq!(
         written(&reply),
         "HTTP/1.1 429 Too Many Requests\r\nContent-Length: 0\r\nRetry-After: 60\r\nConnection: close\r\n\r\n"

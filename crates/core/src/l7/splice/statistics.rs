@@ -44,11 +44,15 @@ pub enum Refused {
     SendTimeout,
     /// It is beyond a limit of its client: 429, or reset.
     Limited,
+    /// All backends of its group have as many requests as they may, and no more of its kind may wait: 503.
+    BackendsFull,
+    /// It has waited too long for a backend to have fewer requests than it may: 503.
+    QueueTimeout,
 }
 
 impl Refused {
     /// All of them, in order.
-    pub const ALL: [Refused; 16] = [
+    pub const ALL: [Refused; 18] = [
         Refused::Malformed,
         Refused::TooLarge,
         Refused::Slow,
@@ -65,6 +69,8 @@ impl Refused {
         Refused::Vanished,
         Refused::SendTimeout,
         Refused::Limited,
+        Refused::BackendsFull,
+        Refused::QueueTimeout,
     ];
 
     /// The answer to a request with such chunks, and the reason it counts under.
@@ -95,6 +101,8 @@ impl Refused {
             Refused::Vanished => "vanished",
             Refused::SendTimeout => "send-timeout",
             Refused::Limited => "limited",
+            Refused::BackendsFull => "backends-full",
+            Refused::QueueTimeout => "queue-timeout",
         }
     }
 }

@@ -431,6 +431,7 @@ fn backend(number: u16, endpoint: Endpoint) -> Backend {
         weight: 1,
         state: BackendState::Enabled,
         is_backup: false,
+        connections_max: 0,
     }
 }
 

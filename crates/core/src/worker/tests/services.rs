@@ -113,6 +113,7 @@ impl DrawnServices {
             weight: 1,
             state: BackendState::Enabled,
             is_backup: false,
+            connections_max: 0,
         };
         fixture.effective_weights.set(number, SHARE_FULL);
         service.backends = service.backends.iter().cloned().chain([backend]).collect();

@@ -25,6 +25,9 @@ const HTTP2: &str = "http2";
 const BACKEND_TLS: &str = "backend_tls";
 const PROTOCOL: &str = "backend_protocol";
 
+/// The table by which requests wait for backends.
+const QUEUE: &str = "queue";
+
 /// The fields that are about packets, and why they mean nothing where TLS ends here.
 const OF_PACKETS: [(&str, &str); 2] = [
     ("offload_bytes_min", "TLS ends in user space, so no body can leave for the kernel's rules: leave it out"),
@@ -57,11 +60,11 @@ pub(super) fn read(service: &TomlTable<'_>, spoken: Spoken, targets: &Targets) -
     if spoken == Spoken::Http
         && let Some(field) = terminates(service).filter(|field| *field != HTTP2)
     {
-        service.warning(
-            &service.span_of(field),
-            costs(field),
-            "let backends speak HTTP/1.1 in clear text where they can",
-        );
+        let remedy = match field {
+            QUEUE => "leave it out where requests may be refused at once",
+            _ => "let backends speak HTTP/1.1 in clear text where they can",
+        };
+        service.warning(&service.span_of(field), costs(field), remedy);
     }
     if proxy_protocol.is_some() && speaks_http2(service) {
         let what =
@@ -143,6 +146,9 @@ pub(in super::super) fn terminates(service: &TomlTable<'_>) -> Option<&'static s
     let is_on = |value: &DeValue<'_>| {
         value.as_table().is_some_and(|table| table.get("enabled").is_none_or(|it| truth(it.get_ref()) != Some(false)))
     };
+    if any(service, QUEUE, |value| value.as_table().is_some()) {
+        return Some(QUEUE);
+    }
     any(service, BACKEND_TLS, is_on).then_some(BACKEND_TLS)
 }
 

@@ -78,8 +78,9 @@ pub(super) fn span_of_acme(service: &TomlTable<'_>) -> Range<usize> {
 pub(super) fn foreign(table: &TomlTable<'_>, spoken: Spoken, name: &str) {
     let routed = [Spoken::Http, Spoken::Https, Spoken::Tls];
     let of_http = [Spoken::Http, Spoken::Https];
-    let tables: [(&str, &[Spoken]); 6] = [
+    let tables: [(&str, &[Spoken]); 7] = [
         ("routes_of", &of_http),
+        ("queue", &of_http),
         ("group", &routed),
         ("route", &routed),
         ("http", &of_http),

@@ -64,7 +64,7 @@ pub(super) fn read(
 
 /// What holds for a route's requests. `is_terminated`: whether the service's connections end here.
 fn terms(table: &TomlTable<'_>, is_terminated: bool) -> RouteTerms {
-    for field in ["body_timeout", "retry_status"].into_iter().filter(|field| table.has(field)) {
+    for field in ["body_timeout", "priority", "retry_status"].into_iter().filter(|field| table.has(field)) {
         if !is_terminated {
             let what =
                 format!("`{field}` is given, but connections of the service are spliced, which keeps no request");
@@ -101,6 +101,7 @@ fn terms(table: &TomlTable<'_>, is_terminated: bool) -> RouteTerms {
         body_timeout: table.duration_given("body_timeout"),
         retries: if statuses.is_some() { number(table, "retries") } else { 0 },
         retry_status: statuses.unwrap_or_default(),
+        priority: number(table, "priority"),
     }
 }
 

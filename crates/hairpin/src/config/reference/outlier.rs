@@ -1,4 +1,4 @@
-//! The section about backends that are left out.
+//! The sections about backends that are left out, and about requests that wait for them.
 
 use super::Fallback::Value;
 use super::{DAY_MS, ReferenceSection, ValueForm, field};
@@ -84,6 +84,30 @@ pub const OUTLIER: ReferenceSection = ReferenceSection {
             "10",
             "Of a hundred backends of the service or group, how many may be ejected at a time. One always may be, if there is \
              another one.",
+        ),
+    ],
+};
+
+/// `[service.queue]`
+pub const QUEUE: ReferenceSection = ReferenceSection {
+    header: "[service.queue]",
+    doc: "http and https: requests wait while all backends of the service or group have as many requests as `connections_max` \
+          allows. Without this table they are answered with 503 at once. A service with protocol http ends connections at this \
+          host's sockets then, as `http2` of [service.http] has it. Groups have the same unless they have a table of their own.",
+    fields: &[
+        field(
+            "requests_max",
+            ValueForm::Integer { min: 1, max: 100_000 },
+            Value("100"),
+            "1000",
+            "Requests that wait at a time on each core; further ones are answered with 503.",
+        ),
+        field(
+            "timeout",
+            ValueForm::Duration { min_ms: 10, max_ms: 3_600_000 },
+            Value("1s"),
+            "\"5s\"",
+            "How long a request waits; then it is answered with 503.",
         ),
     ],
 };

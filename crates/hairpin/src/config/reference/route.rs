@@ -2,7 +2,7 @@
 
 use super::Fallback::{From, Required, Value};
 use super::http::{BACKEND_TLS, WAIT};
-use super::outlier::OUTLIER;
+use super::outlier::{OUTLIER, QUEUE};
 use super::service::{ALL_DOWN, BACKEND, BACKEND_PROTOCOL, BALANCE, HASH_NAME, HEALTH};
 use super::{ReferenceField, ReferenceSection, ValueForm, field};
 
@@ -48,6 +48,7 @@ pub const GROUP: ReferenceSection = ReferenceSection {
         ),
         field("health", ValueForm::Tables, From("[service.health]"), "", "See [service.health]."),
         field("outlier", ValueForm::Tables, From("[service.outlier]"), "", "See [service.outlier]."),
+        field("queue", ValueForm::Tables, From("[service.queue]"), "", "See [service.queue]."),
         field("backend_tls", ValueForm::Tables, From("[service.backend_tls]"), "", "See [service.backend_tls]."),
     ],
 };
@@ -63,6 +64,10 @@ pub const GROUP_HEALTH: ReferenceSection =
 /// `[service.group.outlier]`
 pub const GROUP_OUTLIER: ReferenceSection =
     ReferenceSection { header: "[service.group.outlier]", doc: OUTLIER.doc, fields: OUTLIER.fields };
+
+/// `[service.group.queue]`
+pub const GROUP_QUEUE: ReferenceSection =
+    ReferenceSection { header: "[service.group.queue]", doc: QUEUE.doc, fields: QUEUE.fields };
 
 /// `[service.group.backend_tls]`
 pub const GROUP_BACKEND_TLS: ReferenceSection =
@@ -193,6 +198,14 @@ pub const ROUTE: ReferenceSection = ReferenceSection {
             "Statuses from 500 to 599 for which a request goes to another backend: one that can be repeated (GET, HEAD, \
              OPTIONS, TRACE, PUT, DELETE), while nothing of its body has been read from the client, within `retry_percent` \
              of [service.http.limits]. Not for services that splice connections.",
+        ),
+        field(
+            "priority",
+            ValueForm::Integer { min: 0, max: 9 },
+            From("0"),
+            "9",
+            "Services whose connections end here: which of the requests that wait for a backend ([service.queue]) goes first, those of \
+             the highest number.",
         ),
         field(
             "retries",

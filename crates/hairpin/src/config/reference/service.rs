@@ -234,6 +234,7 @@ pub const SERVICE: ReferenceSection = ReferenceSection {
         ),
         field("health", ValueForm::Tables, From("each field's default"), "", "See [service.health]."),
         field("outlier", ValueForm::Tables, From("none"), "", "See [service.outlier]."),
+        field("queue", ValueForm::Tables, From("none"), "", "See [service.queue]."),
         field("access_log", ValueForm::Tables, From("each field's default"), "", "See [service.access_log]."),
         field("timeouts", ValueForm::Tables, From("[timeouts]"), "", "See [timeouts]."),
         field("group", ValueForm::Tables, From("none"), "", "See [[service.group]]."),
@@ -444,6 +445,15 @@ pub const BACKEND: ReferenceSection = ReferenceSection {
             "true",
             "Whether it takes new connections only while no backend of its service or group that is no backup does: all are \
              down, disabled or have weight 0.",
+        ),
+        field(
+            "connections_max",
+            ValueForm::Integer { min: 0, max: 1_000_000 },
+            Value("0"),
+            "200",
+            "Connections that it may have at a time, of all workers together, before it gets no new ones; of HTTP services \
+             requests. 0: any number. New ones go to other backends then; where all have as many as they may, they are refused, \
+             or wait ([service.queue]). What there is already goes on.",
         ),
     ],
 };

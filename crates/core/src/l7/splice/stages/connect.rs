@@ -56,8 +56,8 @@ impl Splices {
         client_conn.exchange = exchange;
         client_conn.state = ClientConnState::Waiting;
         match client_conn.choose(cx, stuck) {
-            true => self.go(cx, position),
-            false => self.refused(cx, position, 503, Refused::NoBackend),
+            Ok(()) => self.go(cx, position),
+            Err(why) => self.refused(cx, position, 503, why),
         }
     }
 
@@ -71,8 +71,8 @@ impl Splices {
     fn go_elsewhere<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) -> Next {
         let Some(client_conn) = self.client_conns.get_mut(position) else { return cx.impossible() };
         match client_conn.choose(cx, None) {
-            true => self.go(cx, position),
-            false => self.refused(cx, position, 503, Refused::NoBackend),
+            Ok(()) => self.go(cx, position),
+            Err(why) => self.refused(cx, position, 503, why),
         }
     }
 
@@ -354,15 +354,13 @@ impl Splices {
 }
 
 impl ClientConn {
-    /// Chooses a backend of the exchange's group (`stuck`: the one that a cookie names). `false`: there is none.
-    fn choose<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, stuck: Option<Stuck>) -> bool {
+    /// Chooses a backend of the exchange's group (`stuck`: the one that a cookie names).
+    fn choose<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, stuck: Option<Stuck>) -> Result<(), Refused> {
         let exchange = &mut self.exchange;
-        let Some(balancer) = cx.balancers.get_mut(usize::from(exchange.group)) else { return false };
+        let balancer = cx.balancers.get_mut(usize::from(exchange.group)).ok_or(Refused::NoBackend)?;
         let failed = (exchange.tries > 0).then_some(exchange.backend);
         let demand = Demand { flow: &self.key.flow(), hash: Some(exchange.hash).filter(|hash| *hash > 0), now: cx.now };
-        let Some(backend) = choice::choose(cx.snapshot, balancer, exchange.group, &demand, stuck, failed) else {
-            return false;
-        };
+        let backend = choice::choose(cx.snapshot, balancer, exchange.group, &demand, stuck, failed)?;
         exchange.backend = backend.number;
         exchange.tries += 1;
         exchange.is_stuck = stuck.is_some();
@@ -373,7 +371,7 @@ impl ClientConn {
         if exchange.sets_sticky {
             exchange.sticky = choice::sticky_value(cx.snapshot, backend.endpoint, Secret::new(cx.steering.key));
         }
-        true
+        Ok(())
     }
 
     /// Splices it with its backend connection: `owned`, which stands for `taken` bytes of the client's in front of those

@@ -235,8 +235,8 @@ impl Splices {
                 return redirect(paper, request, status, template, close);
             }
             Verdict::Limited(Limited { action: LimitAction::Drop, .. }) => return Found::Reset,
-            Verdict::Limited(Limited { action: LimitAction::Refuse, retry_after }) => {
-                return limited(paper, request, retry_after, close);
+            Verdict::Limited(Limited { action: LimitAction::Refuse, retry_after_s }) => {
+                return limited(paper, request, retry_after_s, close);
             }
             Verdict::Answer { status, why: Some(why), .. } => return answer(paper, request, status, close, why),
             Verdict::Answer { status, body, .. } => return write_reply(paper, request, status, None, body, close),
@@ -389,12 +389,12 @@ fn answer(paper: Paper<'_>, request: &Request<'_>, status: u16, close: bool, why
 type Paper<'a> = (&'a mut [u8], Option<Date>);
 
 /// The refusal of a request that is beyond a limit.
-fn limited((out, date): Paper<'_>, request: &Request<'_>, retry_after: u32, close: bool) -> Found {
+fn limited((out, date): Paper<'_>, request: &Request<'_>, retry_after_s: u32, close: bool) -> Found {
     let close = close || request.body != Length::None;
     let (status, why) = (429, Refused::Limited);
     let head_only = request.method == Method::Head;
-    let retry_after = Some(retry_after);
-    let answer = Reply { status, date, location: None, retry_after, body: &[], head_only, close };
+    let retry_after_s = Some(retry_after_s);
+    let answer = Reply { status, date, location: None, retry_after_s, body: &[], head_only, close };
     match reply::write(out, &answer) {
         Ok(length) => Found::Reply { length, head: request.bytes.len(), close, status, why: Some(why) },
         Err(_) => Found::Refuse { status: 500, why: Refused::NoRoom },
@@ -421,7 +421,7 @@ fn write_reply(
 ) -> Found {
     let close = close || request.body != Length::None;
     let head_only = request.method == Method::Head;
-    let answer = Reply { status, date, location, retry_after: None, body, head_only, close };
+    let answer = Reply { status, date, location, retry_after_s: None, body, head_only, close };
     match reply::write(out, &answer) {
         Ok(length) => Found::Reply { length, head: request.bytes.len(), close, status, why: None },
         Err(_) => Found::Refuse { status: 500, why: Refused::NoRoom },

@@ -134,6 +134,7 @@ fn snapshot_of(ipv6: bool, count: u16, kind: Kind) -> Snapshot {
         weight: 1,
         state: BackendState::Enabled,
         is_backup: false,
+        connections_max: 0,
     };
     let service = |kind, first: u16| Service {
         endpoint: end(ipv6, 1, 80),
