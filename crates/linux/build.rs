@@ -37,9 +37,12 @@ fn compile(source: &Path, object: &Path) {
     }
 }
 
-/// The include directory of the target's own headers on multiarch systems.
+/// The include directory of the target's own headers on multiarch systems; the host's where a cross compiler has no such
+/// directory. The programs use types and byte order of them, in which x86-64 and arm64 agree.
 fn multiarch() -> Option<PathBuf> {
-    let machine = env::var("CARGO_CFG_TARGET_ARCH").ok()?;
-    let directory = PathBuf::from(format!("/usr/include/{machine}-linux-gnu"));
-    directory.is_dir().then_some(directory)
+    let target = env::var("CARGO_CFG_TARGET_ARCH").ok();
+    let machines = target.into_iter().chain([env::consts::ARCH.to_owned()]);
+    machines
+        .map(|machine| PathBuf::from(format!("/usr/include/{machine}-linux-gnu")))
+        .find(|directory| directory.is_dir())
 }

@@ -22,6 +22,8 @@ const SOCKET_BYTES: usize = 72;
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 /// `NETLINK_SOCK_DIAG` of linux/netlink.h.
 const NETLINK_SOCK_DIAG: i32 = 4;
+/// `RTA_VIA` of linux/rtnetlink.h, which libc does not name with musl.
+const RTA_VIA: u16 = 18;
 /// `INET_DIAG_SKV6ONLY` of linux/inet_diag.h.
 const INET_DIAG_SKV6ONLY: u16 = 11;
 /// `TCP_LISTEN` and `TCP_CLOSE` of net/tcp_states.h; a UDP socket without a peer is in the latter.
@@ -119,7 +121,7 @@ fn route(answer: &[u8]) -> io::Result<HostRoute> {
                 attribute(attributes, libc::RTA_OIF).and_then(|bytes| number(&bytes, 0)).ok_or_else(invalid)?;
             let gateway = attribute(attributes, libc::RTA_GATEWAY);
             // A gateway of the other family stands behind the number of its family.
-            let other = || attribute(attributes, libc::RTA_VIA).and_then(|bytes| bytes.get(2..).map(<[u8]>::to_vec));
+            let other = || attribute(attributes, RTA_VIA).and_then(|bytes| bytes.get(2..).map(<[u8]>::to_vec));
             Ok(HostRoute::Out { interface, gateway: gateway.or_else(other).and_then(|bytes| address(&bytes)) })
         }
         libc::RTN_BROADCAST | libc::RTN_MULTICAST | libc::RTN_ANYCAST => {
