@@ -109,6 +109,7 @@ fn kind(name: &str) -> Result<PeerKind, String> {
         PeerKind::NginxStream,
         PeerKind::Hairpin,
         PeerKind::HairpinSetUp,
+        PeerKind::HairpinStatic,
     ];
     kinds.into_iter().find(|kind| kind.name() == name).ok_or_else(|| {
         let names = kinds.map(PeerKind::name).join(", ");

@@ -56,6 +56,23 @@ fn measure(
     })
 }
 
+/// The program that is linked statically, if there is one to measure.
+fn linked_statically() -> Result<Vec<PeerKind>> {
+    Ok(peer::static_program()?.map(|_| PeerKind::HairpinStatic).into_iter().collect())
+}
+
+/// The row of the program that is linked statically, beside the other one; takes its samples out.
+fn beside_static(
+    case: &str,
+    samples: &mut BTreeMap<PeerKind, RepeatedValues>,
+    other: &RepeatedValues,
+) -> Option<ReportRow> {
+    let own = samples.remove(&PeerKind::HairpinStatic)?;
+    let beside = BTreeMap::from([(PeerKind::Hairpin.name().to_owned(), other.median())]);
+    let case = format!("{case}, linked statically");
+    Some(ReportRow::new(case, "/s", &own, &beside, PeerKind::Hairpin.name(), Bar::AtLeast(0.95)))
+}
+
 /// Keep-alive requests of 1 KB, beside the kernel's routing: four clients, each with a server of its own, and four
 /// clients that all talk to all servers.
 pub(super) fn keep_alive(plan: &SuitePlan) -> Result<Vec<ReportRow>> {
@@ -65,8 +82,10 @@ pub(super) fn keep_alive(plan: &SuitePlan) -> Result<Vec<ReportRow>> {
             [("pairs", pairs(), PeerKind::Routed), ("spread", spread(), PeerKind::Multipath)]
         {
             let case = format!("wrk {} 1 KB, {name}", cards.name());
-            let mut samples = measure(plan, &case, cards, &[PeerKind::Hairpin, routed], &services, false)?;
+            let kinds = [&[PeerKind::Hairpin, routed][..], &linked_statically()?].concat();
+            let mut samples = measure(plan, &case, cards, &kinds, &services, false)?;
             let ours = samples.remove(&PeerKind::Hairpin).unwrap_or_default();
+            rows.extend(beside_static(&case, &mut samples, &ours));
             rows.push(ReportRow::new(case, "/s", &ours, &medians(&samples), routed.name(), Bar::AtLeast(0.9)));
         }
     }
@@ -77,7 +96,7 @@ pub(super) fn keep_alive(plan: &SuitePlan) -> Result<Vec<ReportRow>> {
 pub(super) fn connections(plan: &SuitePlan) -> Result<Vec<ReportRow>> {
     let ours = [PeerKind::Hairpin, PeerKind::HairpinSetUp];
     let others = [PeerKind::Nftables, PeerKind::Haproxy, PeerKind::NginxStream, PeerKind::Multipath];
-    let kinds = [&ours[..], &others].concat();
+    let kinds = [&ours[..], &linked_statically()?, &others].concat();
     let by_workers = [(PeerKind::Haproxy, 1.15), (PeerKind::NginxStream, 1.15), (PeerKind::Nftables, 0.8)];
     let by_programs = [(PeerKind::Multipath, 0.9), (PeerKind::Haproxy, 1.5), (PeerKind::NginxStream, 1.5)];
     let mut rows = Vec::new();
@@ -85,6 +104,7 @@ pub(super) fn connections(plan: &SuitePlan) -> Result<Vec<ReportRow>> {
         let case = format!("new connections {}", cards.name());
         let mut samples = measure(plan, &case, cards, &kinds, &spread(), true)?;
         let of_ours = ours.map(|kind| samples.remove(&kind).unwrap_or_default());
+        rows.extend(beside_static(&case, &mut samples, &of_ours[0]));
         let beside = medians(&samples);
         let cases = [case.clone(), format!("{case}, set_up = engine")];
         for ((case, ours), bars) in cases.iter().zip(&of_ours).zip([by_workers, by_programs]) {

@@ -42,6 +42,8 @@ pub struct HairpinOptions {
     pub more_dpdk: &'static str,
     /// Variables of its environment.
     pub environment: Vec<(&'static str, String)>,
+    /// Another program than [`program`].
+    pub program: Option<PathBuf>,
 }
 
 /// A running Hairpin; stopped with everything it made when dropped.
@@ -51,6 +53,7 @@ pub struct Hairpin {
     directory: PathBuf,
     file: PathBuf,
     instance: String,
+    program: PathBuf,
     cpus: &'static str,
     environment: Vec<(&'static str, String)>,
     /// Dropped when the process has ended.
@@ -68,6 +71,19 @@ pub fn program() -> Result<PathBuf> {
         return if path.exists() { Ok(path) } else { bail!("HAIRPIN_BIN is {}, which is not there", path.display()) };
     }
     built("hairpin").context("no hairpin program: build it (`cargo build --release -p hairpin`) or set HAIRPIN_BIN")
+}
+
+/// The program that is linked statically with musl, which benchmarks measure beside [`program`]: `HAIRPIN_STATIC`; `None`
+/// where it is not set.
+///
+/// # Errors
+/// There is none at that place.
+pub fn static_program() -> Result<Option<PathBuf>> {
+    let Some(path) = std::env::var_os("HAIRPIN_STATIC").map(PathBuf::from) else { return Ok(None) };
+    if path.exists() {
+        return Ok(Some(path));
+    }
+    bail!("HAIRPIN_STATIC is {}, which is not there: make static", path.display())
 }
 
 /// The laboratory's program: `hairpin-lab` where [`program`] finds `hairpin`, but for `HAIRPIN_BIN`.
@@ -120,9 +136,11 @@ impl Hairpin {
         let file = topology.scratch.write(CONFIGURATION, &text)?;
         let cpus = options.cpus;
         let environment = options.environment.clone();
+        let program = options.program.clone().map_or_else(program, Ok)?;
         let log = topology.scratch.file("hairpin.log");
-        let process = spawn(&topology.balancer, (cpus, &environment), &file, &log, &[])?;
-        let mut hairpin = Hairpin { process, directory, file, instance, cpus, environment, _remnants: remnants };
+        let process = spawn(&topology.balancer, &program, (cpus, &environment), &file, &log, &[])?;
+        let mut hairpin =
+            Hairpin { process, directory, file, instance, program, cpus, environment, _remnants: remnants };
         hairpin.await_status()?;
         Ok(hairpin)
     }
@@ -133,7 +151,8 @@ impl Hairpin {
         // A flush has removed it.
         std::fs::create_dir_all(&self.directory)?;
         let log = self.next_log();
-        self.process = spawn(&topology.balancer, (self.cpus, &self.environment), &self.file, &log, arguments)?;
+        let how = (self.cpus, &self.environment[..]);
+        self.process = spawn(&topology.balancer, &self.program, how, &self.file, &log, arguments)?;
         self.await_status()
     }
 
@@ -277,12 +296,12 @@ impl Drop for Hairpin {
 
 fn spawn(
     balancer: &Namespace,
+    program: &Path,
     (cpus, environment): (&str, &[(&'static str, String)]),
     file: &Path,
     log: &Path,
     arguments: &[&str],
 ) -> Result<Process> {
-    let program = program()?;
     let program = program.to_string_lossy();
     let mut command = if cpus.is_empty() { balancer.command(&program) } else { balancer.command_on(cpus, &program) };
     command.envs(environment.iter().map(|(name, value)| (name, value)));

@@ -6,12 +6,14 @@ mod hairpin;
 mod proxy;
 pub mod status;
 
-pub use hairpin::{Hairpin, HairpinOptions, laboratory, program as hairpin_program, rebuilt_program, status_table};
+pub use hairpin::{
+    Hairpin, HairpinOptions, laboratory, program as hairpin_program, rebuilt_program, static_program, status_table,
+};
 
 use crate::process::Process;
 use crate::servers::HTTP_PORT;
 use crate::topology::{Family, Topology, end, server_address, vip};
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use std::fmt::Write;
 use std::path::Path;
 use std::time::Duration;
@@ -140,6 +142,8 @@ pub enum PeerKind {
     Hairpin,
     /// Hairpin with `set_up = "engine"`: the BPF programs set connections up and follow their ends.
     HairpinSetUp,
+    /// Hairpin, linked statically with musl ([`static_program`]).
+    HairpinStatic,
 }
 
 impl PeerKind {
@@ -153,6 +157,7 @@ impl PeerKind {
             PeerKind::NginxStream => "nginx-stream",
             PeerKind::Hairpin => "hairpin",
             PeerKind::HairpinSetUp => "hairpin-set-up",
+            PeerKind::HairpinStatic => "hairpin-static",
         }
     }
 }
@@ -181,6 +186,12 @@ pub fn start<'a>(kind: PeerKind, topology: &'a Topology, services: &[PeerService
         PeerKind::HairpinSetUp => {
             let tables = "[offload]\nset_up = \"engine\"\n".into();
             let options = HairpinOptions { tables, ..HairpinOptions::default() };
+            peer.hairpin = Some(Hairpin::start(topology, services, &options)?);
+        }
+        PeerKind::HairpinStatic => {
+            let program =
+                Some(static_program()?.context("no static program: make static, and name it in HAIRPIN_STATIC")?);
+            let options = HairpinOptions { program, ..HairpinOptions::default() };
             peer.hairpin = Some(Hairpin::start(topology, services, &options)?);
         }
     }
