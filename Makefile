@@ -1,4 +1,4 @@
-# make build | docs | test | test-kernels | test-full | demo | bench | bench-tables | bench-ageing | bench-l4 | bench-instructions | bench-calibrate | bench-classification | bench-l7 | bench-https | bench-kernel-tls | bench-xdp | bench-monitor | bench-laconic | laconic-page | bench-middleboxes | middleboxes-keep | middleboxes-page | reproduce | reproduce-plan | reproduce-kth-2022 | reproduce-sensitivity | reproduce-full | reproduce-keep | reproduce-pages | reproduce-laconic | laconic-cards-page | classification | classification-page | traces | traces-page | evidence | pages | fuzz | deb | deb-lab | soak | clean
+# make build | docs | test | test-kernels | test-full | demo | bench | bench-tables | bench-ageing | bench-l4 | bench-instructions | bench-calibrate | bench-classification | bench-l7 | bench-https | bench-kernel-tls | bench-xdp | bench-monitor | bench-laconic | laconic-page | bench-middleboxes | middleboxes-keep | middleboxes-page | reproduce | reproduce-plan | reproduce-kth-2022 | reproduce-sensitivity | reproduce-full | reproduce-keep | reproduce-pages | reproduce-laconic | laconic-cards-page | classification | classification-page | traces | traces-page | evidence | pages | fuzz | deb | deb-lab | static | image | release | soak | clean
 # Tests in network namespaces, the demo and `bench` need root.
 
 CARGO ?= cargo
@@ -27,7 +27,7 @@ LACONIC ?=
 # Seconds for each fuzz target.
 FUZZ_SECONDS ?= 60
 
-.PHONY: build docs test test-kernels test-systemd test-netem test-end-to-end test-acme test-h2spec test-api test-otlp test-full kernels-table demo bench bench-tables bench-ageing bench-l4 bench-instructions bench-calibrate bench-classification classification classification-page bench-l7 bench-https bench-kernel-tls bench-xdp bench-monitor bench-laconic laconic-page bench-middleboxes middleboxes-keep middleboxes-page reproduce reproduce-plan reproduce-kth-2022 evidence pages reproduce-sensitivity reproduce-full reproduce-pages reproduce-keep reproduce-lab reproduce-laconic laconic-cards-page traces traces-page traces-results fuzz clean deps crashes restarts soak-tables simulate soak-http soak sanitize deb deb-lab
+.PHONY: build docs test test-kernels test-systemd test-netem test-end-to-end test-acme test-h2spec test-api test-otlp test-full kernels-table demo bench bench-tables bench-ageing bench-l4 bench-instructions bench-calibrate bench-classification classification classification-page bench-l7 bench-https bench-kernel-tls bench-xdp bench-monitor bench-laconic laconic-page bench-middleboxes middleboxes-keep middleboxes-page reproduce reproduce-plan reproduce-kth-2022 evidence pages reproduce-sensitivity reproduce-full reproduce-pages reproduce-keep reproduce-lab reproduce-laconic laconic-cards-page traces traces-page traces-results fuzz clean deps static image release test-image test-arm64 bench-static crashes restarts soak-tables simulate soak-http soak sanitize deb deb-lab
 
 build: deps
 	$(CARGO) build --release --workspace --exclude hairpin-fuzz
@@ -66,6 +66,18 @@ test-end-to-end: deps
 	tests/kernels/end-to-end 6.1
 	tests/kernels/end-to-end 6.12
 
+# The container image, unpacked by its manifest and started in a chroot between a client and a server. The program is compiled
+# without optimisation for it.
+test-image: deps
+	tests/static/install-deps
+	tests/static/image
+
+# The data plane's unit tests as arm64 programs, under qemu-user, and the whole program, cross-built: it says which version it
+# is, and reads the examples.
+test-arm64: deps
+	tests/static/install-deps
+	tests/static/arm64
+
 # The table of tested kernels in the README, from what the targets above have found.
 kernels-table:
 	tests/kernels/table
@@ -74,6 +86,7 @@ kernels-table:
 test-full: test
 	tests/kernels/install-deps
 	tests/kernels/all $(KERNELS)
+	$(MAKE) test-image test-arm64
 	$(MAKE) test-acme test-h2spec test-api test-otlp
 	$(MAKE) crashes restarts soak-tables simulate soak-http soak
 
@@ -169,6 +182,12 @@ demo: build
 
 bench: build
 	target/release/hairpin-bench run $(if $(QUICK),--quick) $(BENCH)
+
+# The same with another row, of the program that is linked statically with musl, for the benchmarks wrk and connections. To have
+# any benchmark drive that program instead of the other one: make bench HAIRPIN_BIN=$PWD/target/static/x86_64/hairpin
+bench-static: BENCH = wrk connections
+bench-static: export HAIRPIN_STATIC = $(CURDIR)/target/static/x86_64/hairpin
+bench-static: static bench
 
 # Connection tables beside rte_hash, libcuckoo, dashmap and hashbrown: about 15 minutes, QUICK=1 about 3.
 bench-tables: deps
@@ -388,6 +407,22 @@ deb: deps
 
 deb-lab: deps
 	scripts/package hairpin-lab $(PROFILE) $(DEB)
+
+# The program linked statically with musl: target/static/ARCHITECTURE/hairpin. The other architecture is cross-built: make static
+# ARCHITECTURE=aarch64
+ARCHITECTURE ?= x86_64
+
+static: deps
+	scripts/static $(ARCHITECTURE) $(PROFILE)
+
+# The container image with that program alone, built without a daemon: target/image/hairpin-VERSION-ARCHITECTURE.oci.tar
+image: static
+	scripts/image $(ARCHITECTURE)
+
+# Packages, archives, images, bill of materials and checksums of a release: target/dist/VERSION. Three times the whole program's
+# optimisation.
+release: deps
+	scripts/release $(PROFILE)
 
 clean:
 	-target/release/hairpin-bench clean
