@@ -69,7 +69,7 @@ fn next_process_counts_the_connections_that_it_adopts() {
 }
 
 #[test]
-fn limits_that_come_by_a_reload_count_the_connections_that_are_there() {
+fn new_limits_by_reload_count_the_connections_there_are() {
     let mut fixture = OneWorker::new(false, |_| {});
     let port = |port| client(false, 1, port);
     let backends = [1, 2].map(|number| fixture.open(port(number)));
