@@ -116,6 +116,12 @@ fn cut_off() -> Result<()> {
     within("within")?;
     let got = beyond(&topology, &topology.flooder, &server)?;
     within("again")?;
+    // The server's FIN ends the lease, and with it what the engine has carried is known.
+    let begun = Instant::now();
+    while open(&topology.client)? > 0 {
+        ensure!(begun.elapsed() < patience(READY_WITHIN), "the server has not closed");
+        sleep(Duration::from_millis(20));
+    }
     let report = running.end()?;
     let address = client_address(Family::V4).to_string();
     let [used, by_engine] = numbers(&report, &address)?;
@@ -131,6 +137,13 @@ fn cut_off() -> Result<()> {
     let page = load::curl(&topology.flooder, &topology, &server, "10m", "after")?;
     ensure!(std::fs::read(&page.body)?.len() == 10 << 20, "the page is not whole without the example");
     Ok(())
+}
+
+/// How many connections of a client are open, or wait for the FIN of their server.
+fn open(client: &Namespace) -> Result<usize> {
+    let states = ["established", "fin-wait-1", "fin-wait-2"].map(|state| ["state", state]);
+    let open = command::output(client.command("ss").arg("-Htn").args(states.concat()))?;
+    Ok(open.lines().count())
 }
 
 /// How many bytes of a page that is larger than its quota a client gets: those that the page begins with.
