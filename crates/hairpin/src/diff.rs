@@ -18,10 +18,10 @@ use crate::registry::Identity;
 use crate::spans::TracingSettings;
 use hairpin_core::config::{Backend, BackendState, Encapsulation, Outer, Service, Timeouts};
 use hairpin_core::flow::Endpoint;
+use hairpin_core::l7::config::{Kind, ProxyVersion};
 use hairpin_core::offload::Choice;
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::mem::discriminant;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -314,8 +314,11 @@ fn service(out: &mut Vec<String>, before: DiffSide<'_>, after: DiffSide<'_>) {
     let both = [before.service, after.service];
     say("name", both.map(|service| service.name.to_string()), "");
     say("protocol", both.map(|service| spoken(service).to_string()), "; connections that exist are ended");
+    let header = both.map(|service| proxy(&service.kind));
+    let ends = header.iter().any(|header| header == "off");
+    say("proxy_protocol", header, if ends { "; connections that exist are ended" } else { "" });
     // A group has both from its service. What another protocol makes of them goes with `protocol`.
-    if !after.service.kind.is_group() && discriminant(&before.service.kind) == discriminant(&after.service.kind) {
+    if !after.service.kind.is_group() && before.service.kind.is_like(&after.service.kind) {
         if !after.service.kind.is_terminated() {
             say(
                 "mode",
@@ -353,6 +356,18 @@ fn service(out: &mut Vec<String>, before: DiffSide<'_>, after: DiffSide<'_>) {
         out.push(format!("{who}: names of backends: {} -> {}", names[0], names[1]));
     }
     backends(out, before.service, after.service);
+}
+
+/// The header that a TCP service's connections to backends begin with.
+fn proxy(kind: &Kind) -> String {
+    match kind {
+        Kind::Tls(tls) if tls.is_plain => tls.proxy_protocol.map_or("off", |version| match version {
+            ProxyVersion::V1 => "v1",
+            ProxyVersion::V2 => "v2",
+        }),
+        _ => "off",
+    }
+    .to_string()
 }
 
 /// The field or cookie that chooses backends.

@@ -53,7 +53,7 @@ impl Drop for Scratch {
 fn validate_accepts_the_examples() {
     for (name, counts) in [
         ("minimal", "1 service, 2 backends"),
-        ("full", "5 services, 10 backends"),
+        ("full", "6 services, 11 backends"),
         ("http", "4 services, 4 groups, 12 backends"),
     ] {
         let path = root().join(format!("examples/{name}.toml"));

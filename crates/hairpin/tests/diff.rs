@@ -354,6 +354,11 @@ fn http_services_and_groups_come_and_go() {
     let tcp =
         none.to_string() + "[[service]]\nname = \"web\"\nlisten = \"192.0.2.1:80/tcp\"\nbackends = [\"10.0.0.1:80\"]\n";
     assert_eq!(between(&tcp, WEB).changes[0], "service web: protocol: tcp -> http; connections that exist are ended");
+    let proxied = |version| format!("{tcp}proxy_protocol = \"{version}\"\n");
+    let changes = |before: &str, after: &str| between(before, after).changes;
+    let ended = "service web: proxy_protocol: off -> v1; connections that exist are ended";
+    assert_eq!(changes(&proxied("off"), &proxied("v1")), [ended]);
+    assert_eq!(changes(&proxied("v1"), &proxied("v2")), ["service web: proxy_protocol: v1 -> v2"]);
 }
 
 #[test]

@@ -441,8 +441,8 @@ static __always_inline int to_its_worker(void *ctx, const struct control *contro
 
 /* A packet to a spliced service. A worker gets those of known connections, and of others the one that begins them: the
  * first data, with the cookie; or FIN with it, of who closes without having said anything and waits for an answer. The
- * acknowledgement that ends the handshake tells nothing that the data will not tell again. What has no right cookie is
- * for `strange`. */
+ * acknowledgement that ends the handshake tells nothing that the data will not tell again, but of a plain service it is what
+ * begins the connection. What has no right cookie is for `strange`. */
 static __always_inline int meet_spliced(void *ctx, const struct end *source, const struct end *destination, __u32 ipv6,
 					__u64 shape, const bool in_driver)
 {
@@ -472,12 +472,12 @@ static __always_inline int meet_spliced(void *ctx, const struct end *source, con
 	syn->of.sequence = bpf_htonl(bpf_ntohl(syn->numbers[0]) - 1);
 	if (!is_cookie(control_now, &syn->of, bpf_ntohl(syn->numbers[1]) - 1))
 		return shape & SHAPE_PAYLOAD ? STRANGE_DATA : STRANGE;
-	if (!(shape & (SHAPE_PAYLOAD | TCP_FIN))) {
+	if (!(shape & (SHAPE_PAYLOAD | SHAPE_PLAIN | TCP_FIN))) {
 		count(EVENT_COOKIE_BARE);
 		return dropped(in_driver);
 	}
 	/* In a driver, too: it sees the segments behind this one before tc has seen any. */
-	if (shape & SHAPE_PAYLOAD)
+	if (shape & (SHAPE_PAYLOAD | SHAPE_PLAIN))
 		welcome(hash);
 	return to_its_worker(ctx, control_now, hash, in_driver);
 }

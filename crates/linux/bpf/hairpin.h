@@ -131,7 +131,8 @@ enum end_role { END_SERVICE = 1, END_BACKEND = 2, END_SPLICED = 4 /* a service: 
 		END_SET_UP = 64 /* a service whose connections are set up here: setup.h */,
 		END_SET_UP_BACKEND = 128 /* a backend of such a service, and of no other */,
 		END_SET_UP_DIRECT = 256 /* with END_SET_UP: the service has direct server return: setup_direct.h */,
-		END_ACCESS = 512 /* with END_SERVICE: the service has access rules: access.h */ };
+		END_ACCESS = 512 /* with END_SERVICE: the service has access rules: access.h */,
+		END_PLAIN = 1024 /* with END_SPLICED: the acknowledgement that ends the handshake begins a connection */ };
 
 struct end_roles {
 	__u16 roles;   /* END_* */

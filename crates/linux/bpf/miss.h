@@ -132,10 +132,11 @@ static __always_inline int strange(struct __sk_buff *skb, const struct control *
 	return TC_ACT_SHOT;
 }
 
-/* SHAPE_TIMESTAMPS, if clients of the service are offered timestamps. */
+/* SHAPE_TIMESTAMPS, if clients of the service are offered timestamps, and SHAPE_PLAIN, if its servers may speak first. */
 static __always_inline __u64 offered(const struct end_roles *roles)
 {
-	return (roles->roles & END_TIMESTAMPS) * (SHAPE_TIMESTAMPS / END_TIMESTAMPS);
+	return (roles->roles & END_TIMESTAMPS) * (SHAPE_TIMESTAMPS / END_TIMESTAMPS) |
+	       (roles->roles & END_PLAIN) * (SHAPE_PLAIN / END_PLAIN);
 }
 
 /* A packet of this shape from `source` to `destination`, whichever of them is one of ours. One that opens a connection

@@ -49,6 +49,7 @@ static __always_inline __u64 shape(const struct frame *f)
 #define SHAPE_PAYLOAD 0x100
 #define SHAPE_TIMESTAMPS 0x200 /* not of the frame: its sender may be offered timestamps */
 #define SHAPE_IPV6 0x400 /* not of every frame's: where it says so */
+#define SHAPE_PLAIN 0x1000 /* not of the frame: its service takes connections up without data */
 #define SHAPE_SENDS_BACK 0x800 /* not of the frame: its interface's driver sends what XDP_TX returns */
 
 static __always_inline __u32 shape_l3(__u64 shape)

@@ -148,6 +148,8 @@ pub const END_RESETS: u16 = 8;
 /// A service whose connections end at sockets of this host; it is no `END_SERVICE`.
 pub const END_TERMINATED: u16 = 32;
 
+/// For `END_SPLICED`: the acknowledgement that ends the handshake begins a connection.
+pub const END_PLAIN: u16 = 1024;
 /// For `END_SERVICE`: it has access rules.
 pub const END_ACCESS: u16 = 512;
 

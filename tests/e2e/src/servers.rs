@@ -21,7 +21,7 @@ use std::time::Duration;
 
 /// nginx's port, on both families.
 pub const HTTP_PORT: u16 = 80;
-/// nginx's port for connections that begin with the PROXY protocol, on both families. It answers with the client's end.
+/// nginx's port for connections that begin with the PROXY protocol, on both families. Page `/` is the client's end.
 pub const PROXIED_PORT: u16 = 8096;
 /// Ports of the iperf3 servers, on both families, TCP and UDP.
 pub const IPERF_PORTS: [u16; 2] = [5201, 5202];
@@ -215,7 +215,8 @@ http {{
   server {{
     listen {PROXIED_PORT} proxy_protocol;
     listen [::]:{PROXIED_PORT} proxy_protocol;
-    location / {{ return 200 \"$proxy_protocol_addr $proxy_protocol_port\"; }}
+    root {pages};
+    location = / {{ return 200 \"$proxy_protocol_addr $proxy_protocol_port\"; }}
   }}
 }}
 "

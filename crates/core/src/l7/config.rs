@@ -8,6 +8,7 @@ use crate::flow::Address;
 use crate::time::Duration;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
+use core::mem::discriminant;
 
 /// The protocol of a service.
 #[derive(Clone, Debug, Default)]
@@ -17,7 +18,7 @@ pub enum Kind {
     Forward,
     /// HTTP/1.1, request by request.
     Http(Box<Http>),
-    /// TLS, passed through, connection by connection, by what the ClientHello asks for.
+    /// TLS, passed through, connection by connection, by what the ClientHello asks for; or TCP, with [`Tls::is_plain`].
     Tls(Box<Tls>),
     /// HTTP/1.1 and HTTP/2 whose connections end at sockets of this host. Workers have nothing to do with them.
     Terminated(Box<Terminated>),
@@ -34,6 +35,16 @@ impl Kind {
     /// Whether it is a service of layer 7, spliced or terminated: one that counts requests and clients' connections.
     pub fn is_layer7(&self) -> bool {
         self.is_spliced() || self.is_terminated()
+    }
+
+    /// Whether nothing of a client's bytes is read before its connection goes to a backend.
+    pub fn is_plain(&self) -> bool {
+        matches!(self, Kind::Tls(tls) if tls.is_plain)
+    }
+
+    /// Whether connections of a service of this kind can go on when it is of `other`.
+    pub fn is_like(&self, other: &Kind) -> bool {
+        discriminant(self) == discriminant(other) && self.is_plain() == other.is_plain()
     }
 
     /// Whether clients are offered TCP timestamps.
@@ -408,6 +419,9 @@ impl Default for HttpLimits {
 /// A TLS service, passed through.
 #[derive(Clone, Debug)]
 pub struct Tls {
+    /// The service is one of TCP whose backends get [`Tls::proxy_protocol`]: nothing of a connection is read. It takes the only
+    /// route, which has no conditions, as soon as the handshake with the client has ended; a server may speak first.
+    pub is_plain: bool,
     /// Asked in order; the first that matches is taken. None of them: the connection is reset.
     pub routes: Box<[TlsRoute]>,
     /// The header that connections to backends begin with.

@@ -96,8 +96,10 @@ fn read_one<'a>(sink: &'a Sink<'a>, table: &TomlTable<'a>, common: &Common, numb
     let spoken = listen.spoken;
     let has_routes = spoken.is_some_and(Spoken::has_routes);
     let name = table.name("name").map(|name| name.value).unwrap_or_else(|| listen.text());
-    let forwarding = read_mode(table, spoken);
-    let unknown = read_unknown(table, spoken, &name);
+    let proxy = l7::of_tcp(table, spoken);
+    let spliced = spoken.filter(|spoken| spoken.has_routes() || proxy.is_some());
+    let forwarding = read_mode(table, spliced);
+    let unknown = read_unknown(table, spliced, &name);
     let (algorithm, hash_name) = balance::read(table, spoken, None);
     let all_down = table.choice("all_down").unwrap_or_default();
     let drain_limit = table.duration_given("drain_limit").unwrap_or(common.drain_limit);
@@ -152,7 +154,11 @@ fn read_one<'a>(sink: &'a Sink<'a>, table: &TomlTable<'a>, common: &Common, numb
             named,
         },
         name: table.span_of("name"),
-        mode: if has_routes { listen.span.clone() } else { table.span_of("mode") },
+        mode: match proxy {
+            _ if has_routes => listen.span.clone(),
+            Some(_) => table.span_of("proxy_protocol"),
+            None => table.span_of("mode"),
+        },
         listen: listen.span,
         balance: table.span_of("balance"),
         unknown: table.span_of("unknown"),
@@ -166,6 +172,9 @@ fn read_one<'a>(sink: &'a Sink<'a>, table: &TomlTable<'a>, common: &Common, numb
     draft.service.outer = encapsulation::read(table, &draft);
     let with_groups = spoken.map_or_else(Vec::new, |spoken| {
         let to_backends = read_to_backends(table, &health_table, spoken, &mut draft);
+        if let Some(version) = proxy {
+            draft.service.kind = l7::plain(table, version, number);
+        }
         routed(sink, table, spoken, (draft, number), to_backends)
     });
     if listen.address.is_some() { with_groups } else { Vec::new() }
@@ -234,9 +243,10 @@ fn read_to_backends(
     [("backend_tls".to_string(), said), backend_tls::said_protocol(http2)]
 }
 
-fn read_mode(table: &TomlTable<'_>, spoken: Option<Spoken>) -> Forwarding {
+/// `spliced`: what the service speaks, if its connections are not forwarded.
+fn read_mode(table: &TomlTable<'_>, spliced: Option<Spoken>) -> Forwarding {
     let mode: Option<Forwarding> = table.choice("mode");
-    let Some(spoken) = spoken.filter(|spoken| spoken.has_routes()) else { return mode.unwrap_or_default() };
+    let Some(spoken) = spliced else { return mode.unwrap_or_default() };
     let is_terminated = l7::is_terminated(table, spoken);
     let (means, remedy) = match is_terminated {
         // It has no packets to translate.
@@ -256,14 +266,15 @@ fn read_mode(table: &TomlTable<'_>, spoken: Option<Spoken>) -> Forwarding {
 fn is(spoken: Spoken, field: Option<&str>) -> String {
     match spoken {
         Spoken::Http if let Some(field) = field => format!("has `{field}`"),
+        Spoken::Tcp => "has `proxy_protocol`".to_string(),
         spoken => format!("is {}", spoken.word()),
     }
 }
 
-fn read_unknown(table: &TomlTable<'_>, spoken: Option<Spoken>, name: &str) -> UnknownPacket {
+fn read_unknown(table: &TomlTable<'_>, spliced: Option<Spoken>, name: &str) -> UnknownPacket {
     let chosen: Option<UnknownPacket> = table.choice("unknown");
     let unknown = chosen.unwrap_or_default();
-    let Some(spoken) = spoken.filter(|spoken| spoken.has_routes()) else { return unknown };
+    let Some(spoken) = spliced else { return unknown };
     match unknown {
         // Packets of it reach a worker only while a reload is under way. Their sender repeats them.
         _ if l7::is_terminated(table, spoken) => {
@@ -281,7 +292,8 @@ fn read_unknown(table: &TomlTable<'_>, spoken: Option<Spoken>, name: &str) -> Un
         // The default that the reference has is that of the other services.
         _ if !table.has("unknown") => UnknownPacket::Reset,
         UnknownPacket::PickUp => {
-            let what = format!("`unknown = \"pick-up\"` means drop in service \"{name}\", which is {}", spoken.word());
+            let field = l7::terminates(table);
+            let what = format!("`unknown = \"pick-up\"` means drop in service \"{name}\", which {}", is(spoken, field));
             table.warning(&table.span_of("unknown"), what, "use \"reset\" or \"drop\"");
             UnknownPacket::Drop
         }

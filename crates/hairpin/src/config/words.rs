@@ -191,6 +191,7 @@ words!(CheckKind { None = "none", Tcp = "tcp", Http = "http", Https = "https", G
 pub(crate) fn spoken(service: &Service) -> &'static str {
     match service.kind {
         Kind::Http(_) => Spoken::Http.word(),
+        Kind::Tls(ref tls) if tls.is_plain => Spoken::Tcp.word(),
         Kind::Tls(_) => Spoken::Tls.word(),
         Kind::Terminated(ref terminated) if terminated.tls => Spoken::Https.word(),
         Kind::Terminated(_) => Spoken::Http.word(),
@@ -269,6 +270,7 @@ mod tests {
         agrees::<BackendProtocol>(&reference::SERVICE, "backend_protocol");
         agrees::<Preface>(&reference::HTTP, "proxy_protocol");
         agrees::<Preface>(&reference::TLS, "proxy_protocol");
+        agrees::<Preface>(&reference::SERVICE, "proxy_protocol");
         agrees::<SameSite>(&reference::STICKY, "same_site");
         agrees::<TlsVersion>(&reference::HTTPS, "versions_min");
         agrees::<ChallengeChoice>(&reference::ACME, "challenge");

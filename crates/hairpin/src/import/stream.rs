@@ -156,9 +156,13 @@ fn settings(context: &mut Context, service: &mut Service, levels: &Levels<'_>) {
         let field = if service.protocol == "udp" { "udp_established" } else { "tcp_established" };
         service.set("timeouts", field, quoted(&time));
     }
+    let proxied = levels.last("proxy_protocol").filter(|one| one.first() == "on");
     if let Some(directive) = levels.last("proxy_connect_timeout") {
         match duration(directive.first()).filter(|_| is_tls) {
             Some(time) => service.set("tls", "connect_timeout", quoted(&time)),
+            None if proxied.is_some() => {
+                context.notes.add(directive, "services of TCP have no such field: with `proxy_protocol` it is 3 s")
+            }
             None => context
                 .notes
                 .add(directive, "the client's own SYN goes to the backend, and is sent again by the client"),
@@ -167,12 +171,12 @@ fn settings(context: &mut Context, service: &mut Service, levels: &Levels<'_>) {
     if let Some(time) = levels.last("preread_timeout").filter(|_| is_tls).and_then(|one| duration(one.first())) {
         service.set("tls", "hello_timeout", quoted(&time));
     }
-    if let Some(directive) = levels.last("proxy_protocol").filter(|one| one.first() == "on") {
-        match is_tls {
-            true => service.set("tls", "proxy_protocol", quoted("v1")),
-            false => context
-                .notes
-                .add(directive, "TCP services write no header: write mode = \"nat\", which keeps clients' addresses"),
+    if let Some(directive) = proxied {
+        match service.protocol {
+            "tls" => service.set("tls", "proxy_protocol", quoted("v1")),
+            // Its connections to backends are Hairpin's own then, without a mode.
+            "tcp" => return service.fields.push(("proxy_protocol", quoted("v1"))),
+            _ => context.notes.add(directive, "services of UDP write no header"),
         }
     }
     if is_tls {

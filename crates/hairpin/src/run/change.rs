@@ -27,7 +27,6 @@ use hairpin_core::l7::config::Kind;
 use hairpin_core::worker::{Update, Which};
 use hairpin_linux::shared::Content;
 use std::collections::{BTreeSet, HashSet};
-use std::mem::discriminant;
 use std::sync::Arc;
 
 impl Supervisor {
@@ -288,7 +287,7 @@ fn ended(before: &Snapshot, after: &Snapshot) -> Vec<(u16, Which)> {
     let mut ended = Vec::new();
     for (number, was) in before.services.iter().enumerate().filter(|(_, was)| was.state == ServiceState::Active) {
         let is = after.services.get(number);
-        let goes_on = is.is_some_and(|is| discriminant(&is.kind) == discriminant(&was.kind));
+        let goes_on = is.is_some_and(|is| is.kind.is_like(&was.kind));
         let forwards_on = is.is_none_or(|is| !is.kind.is_layer7()) && !was.kind.is_spliced();
         if goes_on || forwards_on || was.kind.is_terminated() {
             continue;

@@ -107,9 +107,9 @@ fn everything_is_read() {
     let Config { settings, snapshot, services, .. } = good(text);
     assert_eq!(settings.instance, "edge");
     assert_eq!(settings.linux.forwarding, ForwardingChoice::Enable);
-    let [web, web6, dns, _, far] = &*snapshot.services else { panic!("{:?}", snapshot.services) };
+    let [web, web6, _, dns, _, far] = &*snapshot.services else { panic!("{:?}", snapshot.services) };
     let first = |service: &Service| service.backends[0].number;
-    assert_eq!((first(web), first(web6), first(dns), first(far), snapshot.backends()), (0, 3, 5, 8, 10));
+    assert_eq!((first(web), first(web6), first(dns), first(far), snapshot.backends()), (0, 3, 6, 9, 11));
     assert_eq!(
         (far.forwarding, far.outer.encapsulation, far.outer.port),
         (Forwarding::Direct, Encapsulation::Gue, 6080)
@@ -124,7 +124,10 @@ fn everything_is_read() {
     assert_eq!((web.all_down, web.drain_limit), (AllDown::UseAll, Duration::from_secs(600)));
     assert_eq!((dns.all_down, dns.drain_limit), (AllDown::Refuse, Duration::from_secs(3600)));
     let kinds: Vec<CheckKind> = services.iter().map(|service| service.health.kind()).collect();
-    assert_eq!(kinds, [CheckKind::Http, CheckKind::None, CheckKind::Udp, CheckKind::Udp, CheckKind::None]);
+    assert_eq!(
+        kinds,
+        [CheckKind::Http, CheckKind::None, CheckKind::Tcp, CheckKind::Udp, CheckKind::Udp, CheckKind::None]
+    );
     assert_eq!((dns.protocol, dns.algorithm), (Protocol::Udp, Algorithm::SourceHash));
 }
 

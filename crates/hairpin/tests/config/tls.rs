@@ -97,3 +97,41 @@ fn names_and_protocols_have_forms() {
          \"https\": write that, or leave it out",
     );
 }
+
+#[test]
+fn tcp_services_give_backends_the_client_s_address() {
+    let with = |listen: &str, more: &str| {
+        format!(
+            "interfaces = [\"eth0\"]\npool.addresses = [\"10.0.9.1\"]\n[[service]]\nname = \"mail\"\n\
+             listen = \"192.0.2.1:25/{listen}\"\nbackends = [\"10.0.0.1:25\"]\nproxy_protocol = \"v2\"\n{more}"
+        )
+    };
+    for more in ["", "mode = \"full-nat\""] {
+        let plain = tls(&with("tcp", more));
+        assert!(plain.is_plain && plain.routes.len() == 1 && plain.routes[0].names.is_empty());
+        assert_eq!((plain.proxy_protocol, &*plain.routes[0].groups), (Some(ProxyVersion::V2), &[(0, 1)][..]));
+        assert_eq!((plain.connect_timeout, plain.connect_tries), (Duration::from_secs(3), 3));
+    }
+    for mode in ["nat", "dsr"] {
+        refuses(
+            &with("tcp", &format!("mode = \"{mode}\"")),
+            &format!(
+                "8:8: error: `mode` is \"{mode}\", but the service has `proxy_protocol`; its connections to backends are \
+                 Hairpin's own, from [pool]: leave `mode` out"
+            ),
+        );
+    }
+    let refused = |spoken: &str, remedy: &str| {
+        let text = format!("7:18: error: `proxy_protocol` is given, but service \"mail\" is {spoken}; {remedy}");
+        refuses(&with(spoken, ""), &text);
+    };
+    refused("udp", "it is for services with protocol = \"tcp\": leave it out");
+    refused("http", "write it in [service.http]");
+    refused("tls", "write it in [service.tls]");
+    let without_pool = with("tcp", "").replace("pool.addresses = [\"10.0.9.1\"]\n", "");
+    refuses(
+        &without_pool,
+        "6:18: error: service \"mail\" is tcp: it reaches backends from [pool], which has no IPv4 address; give it one: \
+         [pool] addresses = [\"10.0.2.1\"]",
+    );
+}

@@ -133,6 +133,9 @@ fn ends(snapshot: &Snapshot) -> HashMap<abi::EndKey, abi::EndRoles> {
                 if service.kind.has_timestamps() {
                     roles.roles |= abi::END_TIMESTAMPS;
                 }
+                if service.kind.is_plain() {
+                    roles.roles |= abi::END_PLAIN;
+                }
                 if service.unknown == UnknownPacket::Reset {
                     roles.roles |= abi::END_RESETS;
                 }

@@ -93,7 +93,9 @@ fn tags_are_put_back_and_long_packets_cut() {
             let packet = Packet { tags, ..Packet::new(key).to(rig.left.mac) };
             let frame = Packet { payload: vec![5; 300], ..packet }.frame();
             near.send(&Vnet::default(), &frame);
-            assert_eq!(next(&mut whole), (frame.clone(), false));
+            // The host's own IPv6, such as reports of multicast groups, is seen, too.
+            let ipv4 = std::iter::repeat_with(|| next(&mut whole)).find(|(seen, _)| seen[12..14] != [0x86, 0xdd]);
+            assert_eq!(ipv4, Some((frame.clone(), false)));
             let cut = short.next(Duration::from_secs(10)).unwrap().unwrap();
             // The kernel cuts what it has: the tag it keeps beside the packet comes on top.
             let tag = if frame.len() > 14 + 40 + 300 { 4 } else { 0 };

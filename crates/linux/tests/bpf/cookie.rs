@@ -58,6 +58,7 @@ pub(crate) fn spliced(unknown: UnknownPacket, timestamps: bool) -> Snapshot {
         spliced.services[service].kind = Kind::Tls(Box::new(Tls {
             routes: [].into(),
             proxy_protocol: None,
+            is_plain: false,
             hello_bytes_max: 512,
             hello_timeout: Duration::from_secs(1),
             connect_timeout: Duration::from_secs(1),
@@ -209,7 +210,7 @@ fn a_service_without_timestamps_answers_without() {
 }
 
 /// The fate of a packet: verdict, worker, events other than that it went to a worker.
-fn offer(rig: &Rig, packet: &Packet) -> (i32, Option<u16>, Vec<&'static str>) {
+pub(crate) fn offer(rig: &Rig, packet: &Packet) -> (i32, Option<u16>, Vec<&'static str>) {
     let before = rig.tickets();
     let frame = packet.clone().to(rig.left.mac).frame();
     let (run, counted) = rig.counted(|| rig.ingress(&frame));

@@ -51,6 +51,7 @@ fn configuration() -> Snapshot {
     terminated.services[3].kind = Kind::Tls(Box::new(Tls {
         routes: [].into(),
         proxy_protocol: None,
+        is_plain: false,
         hello_bytes_max: 512,
         hello_timeout: Duration::from_secs(1),
         connect_timeout: Duration::from_secs(1),

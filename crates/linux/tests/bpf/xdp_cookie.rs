@@ -1,10 +1,11 @@
 //! Spliced services in XDP: SYNs are answered and packets refused as at tc ingress, or pass as they came.
 
-use crate::cookie::{self, assert_answer, at_ease, client, cookies, data, splice_with, stamped, syn};
+use crate::cookie::{self, assert_answer, at_ease, client, cookies, data, offer, splice_with, spliced, stamped, syn};
 use crate::packet::{ACK, FIN, Packet, RST, SYN, parsed};
 use crate::rig::{KEY, LOOPBACK, REDIRECT, Rig, SHOT, XDP_DROP, XDP_PASS, XDP_REDIRECT, XDP_TX, in_namespace};
 use hairpin_core::config::UnknownPacket;
 use hairpin_core::flow::Steering;
+use hairpin_core::l7::config::Kind;
 use hairpin_core::l7::cookie::Offer;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -170,6 +171,36 @@ fn data_with_a_cookie_of_xdp_is_admitted() {
                 let (run, counted) = rig.counted(|| rig.ingress(&frame));
                 assert_eq!((run.verdict, counted), (REDIRECT, [("to-worker", 1)].into()));
             }
+        }
+    });
+}
+
+#[test]
+fn last_acknowledgement_of_a_handshake_begins_plain_connections() {
+    in_namespace(|| {
+        let rig = Rig::new(1, |_| ());
+        let mut services = spliced(UnknownPacket::Drop, true);
+        for service in &mut services.services {
+            if let Kind::Tls(tls) = &mut service.kind {
+                tls.is_plain = true;
+            }
+        }
+        rig.plane.configure(&services).unwrap();
+        for ipv4 in [true, false] {
+            let key = client(5000, ipv4);
+            let cookie = cookies(&rig).make(at_ease(), &key, 7, &Offer { mss: 1460, scale: None, sack: true });
+            let bare = Packet { payload: Vec::new(), ..data(key, 7, cookie) }.to(rig.left.mac);
+            let wrong = Packet { acknowledgement: bare.acknowledgement ^ 1 << 20, ..bare.clone() };
+            let next = Packet { sequence: 2000, ..data(key, 7, cookie) };
+            assert_eq!(offer(&rig, &wrong), (SHOT, None, vec!["cookie-bare"]));
+            assert_eq!(offer(&rig, &next).2, ["cookie-invalid"]);
+            assert_passes(&rig, &bare.frame(), true, "its worker begins the connection");
+            assert_eq!(offer(&rig, &bare), (REDIRECT, Some(0), Vec::new()));
+            assert_eq!(
+                offer(&rig, &next),
+                (REDIRECT, Some(0), Vec::new()),
+                "what follows before the worker has counted it"
+            );
         }
     });
 }

@@ -44,6 +44,7 @@ mod not_ours;
 mod page;
 mod policy;
 mod prometheus;
+mod proxied;
 mod restart;
 mod rules;
 mod scale;
@@ -97,6 +98,7 @@ fn main() -> ExitCode {
         transfer::tests(&networks),
         balance::tests(&networks),
         backends::tests(),
+        proxied::tests(),
         told::tests(&networks),
         commands::tests(&networks),
         not_ours::tests(&networks),

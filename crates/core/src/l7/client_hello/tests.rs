@@ -322,6 +322,7 @@ fn the_first_route_that_fits_is_taken() {
     let tls = |routes: Vec<TlsRoute>| Tls {
         routes: routes.into(),
         proxy_protocol: None,
+        is_plain: false,
         hello_bytes_max: 16_384,
         hello_timeout: Duration::from_secs(1),
         connect_timeout: Duration::from_secs(1),

@@ -68,6 +68,16 @@ pub(super) fn read(
     }
 }
 
+/// The header that a TCP service's connections to backends begin with. Others have `proxy_protocol` in a table of theirs.
+pub(super) fn of_tcp(table: &TomlTable<'_>, spoken: Option<Spoken>) -> Option<ProxyVersion> {
+    read_proxy_protocol(table).filter(|_| spoken == Some(Spoken::Tcp))
+}
+
+/// The kind of a TCP service with such a header, whose number is `number`.
+pub(super) fn plain(table: &TomlTable<'_>, version: ProxyVersion, number: u16) -> Kind {
+    Kind::Tls(Box::new(tls::plain(table, version, number)))
+}
+
 /// The position of `acme` of [service.https], or of the table.
 pub(super) fn span_of_acme(service: &TomlTable<'_>) -> Range<usize> {
     let https = service.given("https").and_then(|https| https.get_ref().as_table());
@@ -87,6 +97,15 @@ pub(super) fn foreign(table: &TomlTable<'_>, spoken: Spoken, name: &str) {
         ("https", &[Spoken::Https]),
         ("tls", &[Spoken::Tls]),
     ];
+    if table.has("proxy_protocol") && spoken != Spoken::Tcp {
+        let what = format!("`proxy_protocol` is given, but service \"{name}\" is {}", spoken.word());
+        let remedy = match spoken {
+            Spoken::Http | Spoken::Https => "write it in [service.http]",
+            Spoken::Tls => "write it in [service.tls]",
+            Spoken::Tcp | Spoken::Udp => "it is for services with protocol = \"tcp\": leave it out",
+        };
+        table.error(&table.span_of("proxy_protocol"), what, remedy);
+    }
     for (field, of) in tables {
         if table.has(field) && !of.contains(&spoken) {
             let what = format!("`{field}` is given, but service \"{name}\" is {}", spoken.word());

@@ -5,7 +5,7 @@ use super::super::reader::TomlTable;
 use super::super::reference;
 use super::conditions::{FIELDS, parsed};
 use super::{ROUTES_MAX, Targets, bounded, number, read_proxy_protocol, route};
-use hairpin_core::l7::config::{Tls, TlsRoute};
+use hairpin_core::l7::config::{ProxyVersion, Tls, TlsRoute};
 use hairpin_core::l7::route::host::HostPattern;
 
 /// The fields of a route of an HTTP service besides its conditions.
@@ -17,17 +17,31 @@ const PROTOCOL_BYTES_MAX: usize = 255;
 pub(super) fn read(service: &TomlTable<'_>, targets: &Targets) -> (Tls, HttpSections) {
     let table = service.table("tls", &reference::TLS);
     let (routes, said_routes) = read_routes(service, targets);
-    let tls = Tls {
-        routes,
-        proxy_protocol: read_proxy_protocol(&table),
-        hello_bytes_max: number(&table, "hello_bytes_max"),
+    let tls = Tls { routes, proxy_protocol: read_proxy_protocol(&table), ..common(&table) };
+    (tls, HttpSections { fields: table.said(), access: Vec::new(), limits: Vec::new(), routes: said_routes })
+}
+
+/// A TCP service, of number `number`, whose backends get the client's address. Where a TLS service has settings, it has the
+/// defaults.
+pub(super) fn plain(service: &TomlTable<'_>, version: ProxyVersion, number: u16) -> Tls {
+    let route = TlsRoute { names: Box::default(), protocols: Box::default(), groups: Box::new([(number, 1)]) };
+    let defaults = common(&service.table("tls", &reference::TLS));
+    Tls { is_plain: true, routes: Box::new([route]), proxy_protocol: Some(version), ..defaults }
+}
+
+/// What does not depend on what the connection is routed by.
+fn common(table: &TomlTable<'_>) -> Tls {
+    Tls {
+        is_plain: false,
+        routes: Box::default(),
+        proxy_protocol: None,
+        hello_bytes_max: number(table, "hello_bytes_max"),
         hello_timeout: table.duration("hello_timeout"),
         connect_timeout: table.duration("connect_timeout"),
-        connect_tries: number(&table, "connect_tries"),
+        connect_tries: number(table, "connect_tries"),
         offload_bytes_min: table.integer("offload_bytes_min"),
         timestamps: table.boolean("timestamps"),
-    };
-    (tls, HttpSections { fields: table.said(), access: Vec::new(), limits: Vec::new(), routes: said_routes })
+    }
 }
 
 /// The routes, in the end one to the service's own backends if it has any.

@@ -150,6 +150,16 @@ pub const SERVICE: ReferenceSection = ReferenceSection {
              backends. Those with https have no mode: their connections to backends are this host's own.",
         ),
         field(
+            "proxy_protocol",
+            ValueForm::Choice(&[("off", "with what the client sends"), ("v1", "as text"), ("v2", "in binary")]),
+            Value("off"),
+            "\"v2\"",
+            "Whether connections of a tcp service to backends begin with the client's address, in the PROXY protocol. They are \
+             connections of Hairpin's own then, from [pool], as those of tls services with the defaults of [service.tls]; `mode` is \
+             left out. Backends must expect the header; checks do not send it, so give them a `port` of their own. Services \
+             with protocol http, https and tls have the field in [service.http] and [service.tls].",
+        ),
+        field(
             "encapsulation",
             ValueForm::Choice(&[
                 ("none", "nothing: the backend is on a link of this host"),

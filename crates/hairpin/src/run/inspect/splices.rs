@@ -133,6 +133,7 @@ fn described(now: Time, snapshot: &Snapshot, connection: &SplicedConnection) -> 
     let backend = leg.and_then(|leg| snapshot.backend(leg.number));
     let speaks = match service.map(|service| &service.kind) {
         Some(Kind::Http(_)) => "http",
+        Some(Kind::Tls(tls)) if tls.is_plain => "tcp",
         Some(Kind::Tls(_)) => "tls",
         _ => "",
     };

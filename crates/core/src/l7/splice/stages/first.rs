@@ -48,6 +48,8 @@ impl Splices {
             }
             // A client may say with its only request that it has no other.
             flags if flags & !FIN == ACK && at.end > at.payload => self.first(cx, frame, at, service),
+            // Its server may be the first to speak.
+            ACK if cx.kind(service).is_plain() => self.first(cx, frame, at, service),
             flags if flags == ACK | FIN => self.farewell(cx, &frame, at, service),
             _ => self.unknown(cx, &frame, at, service),
         }

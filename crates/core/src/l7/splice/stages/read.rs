@@ -100,7 +100,9 @@ impl Splices {
         let is_news = segment.payload > 0 || segment.has(FIN);
         // A keep-alive probe has no news, and a number before the one expected (RFC 9293, 3.8.4).
         let asks = had > 0 && segment.payload == 0;
-        let (state, is_useful) = (client_conn.state, client_conn.waiting() > 0 || client_conn.peer.has_closed);
+        let is_plain = cx.kind(client_conn.service).is_plain();
+        let is_useful = is_plain || client_conn.waiting() > 0 || client_conn.peer.has_closed;
+        let state = client_conn.state;
         drop(frame);
         match state {
             ClientConnState::Reading if is_useful => self.read(cx, position),
@@ -136,10 +138,11 @@ impl Splices {
             }
             let (service, deadline, has_closed) =
                 (client_conn.service, client_conn.deadline, client_conn.peer.has_closed);
-            if client_conn.waiting() == 0 {
-                if has_closed {
-                    self.close_client(cx, position);
-                }
+            let is_plain = cx.kind(service).is_plain();
+            if client_conn.waiting() == 0 && has_closed {
+                return self.close_client(cx, position);
+            }
+            if client_conn.waiting() == 0 && !is_plain {
                 return;
             }
             let is_recorded = cx.records(service);
@@ -267,25 +270,28 @@ impl Splices {
         Found::Forward { exchange, sticky }
     }
 
+    /// The group of a connection whose bytes are not a matter of Hairpin's: by its ClientHello, or the only one of a TCP service.
     fn examine_hello(&mut self, (now, recorder): (Time, Option<&mut Recorder>), tls: &Tls, position: u32) -> Found {
         let Splices { client_conns, buffers, scratch, turn, configurations, .. } = self;
-        let Some(input) = client_conns.get(position).and_then(|client_conn| client_conn.input.as_ref()) else {
-            return Found::Partial;
-        };
-        let hello = match client_hello::parse(buffers.bytes(input), scratch, usize::from(tls.hello_bytes_max)) {
-            Ok(ParseStatus::Partial) => return Found::Partial,
-            Ok(ParseStatus::Complete(hello)) => hello,
-            Err(_) => return Found::Reset,
+        let input = client_conns.get(position).and_then(|client_conn| client_conn.input.as_ref());
+        let (name, route) = match input {
+            _ if tls.is_plain => (None, tls.routes.first()),
+            None => return Found::Partial,
+            Some(input) => match client_hello::parse(buffers.bytes(input), scratch, usize::from(tls.hello_bytes_max)) {
+                Ok(ParseStatus::Partial) => return Found::Partial,
+                Ok(ParseStatus::Complete(hello)) => (hello.name, client_hello::tls_route(tls, &hello)),
+                Err(_) => return Found::Reset,
+            },
         };
         let Some(client_conn) = client_conns.get_mut(position) else { return Found::Partial };
         let mut noted = Noted::of(client_conn);
         if let Some(recorder) = recorder
             && noted.record == 0
         {
-            let texts = Texts { host: hello.name.unwrap_or_default(), ..Texts::default() };
+            let texts = Texts { host: name.unwrap_or_default(), ..Texts::default() };
             noted.record = recorder.begin(volumes(client_conn), &texts);
         }
-        let group = client_hello::tls_route(tls, &hello).and_then(|route| pick(&route.groups, turn));
+        let group = route.and_then(|route| pick(&route.groups, turn));
         let Some(group) = group else {
             client_conn.exchange.note(now, &noted, (Version::Http11, record::NONE));
             return Found::Reset;

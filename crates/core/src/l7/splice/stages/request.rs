@@ -79,7 +79,8 @@ impl RequestWriter<'_> {
         if behind > 0 && !client_conn.forget_behind(taken as u32) {
             return None;
         }
-        let mut owned = client_conn.input.take()?;
+        // A client of a TCP service may have sent nothing.
+        let mut owned = client_conn.input.take().or_else(|| buffers.take(ready.written))?;
         buffers.truncate(&mut owned, taken);
         buffers.replace(&mut owned, ready.used, written);
         Some(owned)
@@ -95,7 +96,11 @@ impl RequestWriter<'_> {
         const BAD: (u16, Refused) = (400, Refused::Malformed);
         let (written, used, length) = self.write(cx, client_conn, backend_conn).ok_or(BAD)?;
         let start = client_conn.input_start().wrapping_add(used as u32);
-        let input = client_conn.input.as_mut().ok_or(BAD)?;
+        let Some(input) = client_conn.input.as_mut() else {
+            let is_plain = cx.kind(client_conn.service).is_plain();
+            let ready = Ready { written, used, body: 0, request: Message::Endless, is_cut: false };
+            return if is_plain { Ok(ready) } else { Err(BAD) };
+        };
         let there = input.len() - used;
         let room = self.buffers.grow(input, written + there).checked_sub(written).ok_or((503, Refused::NoRoom))?;
         let rest = &self.buffers.bytes(input)[used..used + there.min(room)];

@@ -23,6 +23,7 @@ mod listed;
 mod offload;
 mod one_worker;
 mod paths;
+mod plain;
 mod probes;
 mod recorded;
 mod requests;

@@ -30,6 +30,7 @@ pub(super) fn tls(proxy_protocol: Option<ProxyVersion>) -> Kind {
         Tls {
             routes: [route].into(),
             proxy_protocol,
+            is_plain: false,
             hello_bytes_max: 4096,
             hello_timeout: second,
             connect_timeout: second,

@@ -45,6 +45,13 @@ impl Script {
 
     /// A client that has a connection, with this first number and these abilities.
     pub(super) fn client_with(fixture: &mut OneWorker, port: u16, first: u32, abilities: Abilities) -> Script {
+        let mut client = Script::offered(fixture, port, first, abilities);
+        assert!(client.says(fixture, ACK, b"").is_empty(), "no state for a bare acknowledgement");
+        client
+    }
+
+    /// A client that has had the answer to its SYN.
+    pub(super) fn offered(fixture: &mut OneWorker, port: u16, first: u32, abilities: Abilities) -> Script {
         let own = end(!fixture.vip.address.is_ipv4(), 10, port);
         let mut client = Script { own, peer: fixture.vip, next: first, expected: 0, window: 1000 };
         let answers = fixture.arrives(&client.own(SYN, Some(abilities)), b"");
@@ -55,7 +62,6 @@ impl Script {
         assert_eq!((answer.abilities.scale, answer.abilities.sack), (scale, abilities.sack), "no more than it can");
         client.next = first.wrapping_add(1);
         client.expected = answer.segment.sequence.wrapping_add(1);
-        assert!(client.says(fixture, ACK, b"").is_empty(), "no state for a bare acknowledgement");
         client
     }
 
