@@ -125,15 +125,23 @@ fn flooded(
 /// Connections the table takes under the flood of SYNs, and sources of that flood.
 const SYN_TABLE: u64 = 20_000;
 const SYN_SOURCES: usize = 10 * SYN_TABLE as usize;
+/// Sources of the flood at services that limit clients: four times as many as limits remember.
+const LIMITED_SOURCES: usize = 1_000_000;
 /// SYNs a second, of all threads.
 const SYNS_PER_SECOND: u32 = 100_000;
 
 /// iperf3, established before the flood, while 100,000 SYNs a second come from ten times as many sources as the table
-/// has entries: met by Hairpin, and by a BPF program that drops everything.
+/// has entries: met by Hairpin, and by a BPF program that drops everything. Then from a million sources, with limits of clients.
 pub(super) fn under_syns(plan: &SuitePlan) -> Result<Vec<ReportRow>> {
     let topology = Topology::create(TopologyOptions::default())?;
     let _servers = Servers::start(&topology)?;
-    let case = "tcp under SYNs";
+    let limits = "[[service.limit]]\nconnections = 10\nipv6_prefix = 128\n[[service.limit]]\nconcurrent = 100\nipv6_prefix = 128\n";
+    let floods = [("tcp under SYNs", SYN_SOURCES, ""), ("tcp under SYNs, clients limited", LIMITED_SOURCES, limits)];
+    floods.into_iter().map(|flood| under_syns_of(plan, &topology, flood)).collect()
+}
+
+fn under_syns_of(plan: &SuitePlan, topology: &Topology, flood: (&'static str, usize, &str)) -> Result<ReportRow> {
+    let case = flood.0;
     let (mut ours, mut bare) = (RepeatedValues::default(), RepeatedValues::default());
     for repetition in 0..plan.repetitions {
         let mut order = [("hairpin", &mut ours), ("bare drop", &mut bare)];
@@ -141,19 +149,25 @@ pub(super) fn under_syns(plan: &SuitePlan) -> Result<Vec<ReportRow>> {
             order.reverse();
         }
         for (met_by, samples) in order {
-            samples.push(under_syns_once(plan, &topology, case, met_by)?);
+            samples.push(under_syns_once(plan, topology, flood, met_by)?);
         }
     }
     let beside = BTreeMap::from([("bare drop".to_owned(), bare.median())]);
-    Ok(vec![ReportRow::new(case, "bit/s", &ours, &beside, "bare drop", Bar::AtLeast(0.95))])
+    Ok(ReportRow::new(case, "bit/s", &ours, &beside, "bare drop", Bar::AtLeast(0.95)))
 }
 
 /// The goodput in bit/s of the transfer while the flood lasts.
-fn under_syns_once(plan: &SuitePlan, topology: &Topology, case: &str, met_by: &str) -> Result<f64> {
+fn under_syns_once(
+    plan: &SuitePlan,
+    topology: &Topology,
+    (case, sources, limits): (&str, usize, &str),
+    met_by: &str,
+) -> Result<f64> {
     let link = LinkEnds { to: topology.balancer.mac("flood0")?, from: topology.flooder.mac("eth0")? };
     let by_hairpin = met_by == "hairpin";
     let services =
         [service(), PeerService::tcp("http4", Family::V4, HTTP_PORT), PeerService::tcp("http6", Family::V6, HTTP_PORT)];
+    let services = services.map(|service| PeerService { tables: limits.into(), ..service });
     let hairpin_options = HairpinOptions {
         more_interfaces: if by_hairpin { vec!["flood0"] } else { Vec::new() },
         tables: format!("[limits]\nconnections_max = {SYN_TABLE}\n"),
@@ -171,7 +185,7 @@ fn under_syns_once(plan: &SuitePlan, topology: &Topology, case: &str, met_by: &s
     let targets = [(vip(Family::V4), HTTP_PORT), (vip(Family::V6), HTTP_PORT)];
     let targets = targets.map(|(address, port)| std::net::SocketAddr::new(address, port));
     let each = SYNS_PER_SECOND / cpus.len() as u32;
-    let flood = flood::syns(&topology.flooder, "eth0", link, &targets, SYN_SOURCES, &cpus, each);
+    let flood = flood::syns(&topology.flooder, "eth0", link, &targets, sources, &cpus, each);
     let ended = iperf.wait(plan.duration + Duration::from_secs(30));
     let flood_rate = flood.stop()?;
     if !by_hairpin {
