@@ -3,7 +3,9 @@
 mod certificates;
 mod described;
 mod remote;
+mod sustained;
 
+use super::lane::alone;
 use super::network::test;
 use anyhow::{Context, Result, ensure};
 use hairpin_e2e::command;
@@ -26,6 +28,8 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("api: a reload does not undo changes unseen", reloaded),
         test("api: a certificate is uploaded, served, replaced", certificates::served),
         test("api: schemathesis finds it as it is described", described::schemathesis),
+        alone("api: thousands of changes lose nothing", sustained::many),
+        alone("api: a configuration of many backends", sustained::large),
         test("api: by TLS only clients that are known", remote::known),
         test("api: tokens of a new file hold after a reload", remote::rotated),
     ]
