@@ -146,6 +146,11 @@ impl Controls {
         self.insert(connection.service, None, Some(Rc::clone(connection)))
     }
 
+    /// A copy of a request begins, which is no client's: its key, by which it is removed.
+    pub(crate) fn add_copy(&self, service: u16) -> (u64, Rc<Control>) {
+        self.insert(service, None, None)
+    }
+
     fn insert(&self, service: u16, listed: Option<Listed>, parent: Option<Rc<Control>>) -> (u64, Rc<Control>) {
         let key = self.next.replace(self.next.get() + 1);
         let control = Rc::new(Control {

@@ -88,6 +88,8 @@ pub(crate) struct Exchange {
     trace: Option<TraceContext>,
     /// Its record, if one is kept.
     recording: Option<Box<Recording>>,
+    /// It is a copy: its times are no client's.
+    is_copy: bool,
 }
 
 /// The head of a response, as it goes on.
@@ -155,7 +157,7 @@ fn written(local: &Local, reply: &Reply<'_>) -> Vec<u8> {
 }
 
 impl Exchange {
-    fn new(
+    pub(crate) fn new(
         setup: &Rc<Setup>,
         client: Client,
         http: &Http,
@@ -189,7 +191,13 @@ impl Exchange {
             sticky: None,
             trace: None,
             recording: None,
+            is_copy: false,
         }
+    }
+
+    /// It is a copy of a client's request, and belongs to its trace.
+    pub(crate) fn set_copy(&mut self, trace: Option<TraceContext>) {
+        (self.is_copy, self.trace) = (true, trace);
     }
 
     /// The service's number.
@@ -314,7 +322,7 @@ impl Exchange {
                         let us = recording.so_far();
                         recording.note(|record| record.to_backend_us = record.to_backend_us.min(us));
                     }
-                    if self.retries == 0 {
+                    if self.retries == 0 && !self.is_copy {
                         self.timed(local, |times| &mut times.to_backend);
                     }
                     return Ok(conn);

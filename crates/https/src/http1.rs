@@ -142,7 +142,7 @@ async fn find<S: AsyncRead + Unpin>(
 }
 
 /// The outcome of the bytes of a client. `None`: more are needed.
-fn examine(local: &Local, client: &Client, input: &[u8], requests: u32, limits: &HttpLimits) -> Option<Found> {
+fn examine(local: &Rc<Local>, client: &Client, input: &[u8], requests: u32, limits: &HttpLimits) -> Option<Found> {
     let read = head::request(input, &limits.head_bounds());
     let request = match &read {
         Ok(ParseStatus::Partial) => return None,

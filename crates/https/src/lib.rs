@@ -48,6 +48,7 @@ mod http2;
 mod http2_backend;
 mod lease;
 mod local;
+mod mirror;
 mod proxy_header;
 mod pump;
 mod queue;
@@ -82,5 +83,6 @@ pub mod limits {
     pub use crate::http1::{LINGER_BYTES_MAX, TUNNEL_SILENCE};
     pub use crate::http2::limits as http2;
     pub use crate::http2_backend::limits as http2_backend;
+    pub use crate::mirror::RESPONSE_BYTES_MAX as MIRRORED_BYTES_MAX;
     pub use crate::retry_budget::{SAVED_MAX, SPARE};
 }

@@ -3,6 +3,7 @@
 use crate::backend::Pool;
 use crate::control::Controls;
 use crate::exchange::Client;
+use crate::mirror::Mirrors;
 use crate::queue::Queues;
 use crate::retry_budget::RetryBudgets;
 use crate::setup::{Configuration, Setup};
@@ -51,6 +52,12 @@ pub struct TerminationStatistics {
     pub retries_denied: u64,
     /// Requests that waited because their backends had as many as they may, or others waited before them.
     pub queued: u64,
+    /// Copies of requests that were sent to another group.
+    pub mirrored: u64,
+    /// Copies that were not made, because as many as may be were on their way.
+    pub mirrors_dropped: u64,
+    /// Copies that got no whole response.
+    pub mirrors_failed: u64,
     /// Clients that spoke clear-text HTTP where TLS was awaited.
     pub clear_text: u64,
     /// Handshakes of clients whose certificate has a subject that is too long to be passed on.
@@ -89,6 +96,9 @@ impl TerminationStatistics {
             ("backend-handshake-failed", self.backend_handshakes_failed),
             ("retry-denied", self.retries_denied),
             ("queued", self.queued),
+            ("mirrored", self.mirrored),
+            ("mirror-dropped", self.mirrors_dropped),
+            ("mirror-failed", self.mirrors_failed),
             ("clear-text", self.clear_text),
             ("client-subject-too-long", self.client_subjects_too_long),
             ("acme-challenges", self.challenges),
@@ -197,6 +207,8 @@ pub(crate) struct Local {
     pub(crate) pool: RefCell<Pool>,
     /// Requests that wait for backends.
     pub(crate) queues: Rc<Queues>,
+    /// Copies of requests.
+    pub(crate) mirrors: Mirrors,
     pub(crate) counts: Rc<Counts>,
     /// Bytes that were read and are not written yet.
     pub(crate) copied: RefCell<Box<[u8]>>,
@@ -249,6 +261,7 @@ impl Local {
             balancers: RefCell::default(),
             pool: RefCell::default(),
             queues: Rc::default(),
+            mirrors: Mirrors::default(),
             counts,
             copied: RefCell::new(vec![0; COPY_BYTES].into()),
             heads: RefCell::new(vec![0; 2 * HEAD_ROOM].into()),

@@ -92,11 +92,14 @@ impl Kind {
             Kind::Tls(tls) => (&mut [], &mut tls.routes),
             Kind::Forward | Kind::Group => (&mut [], &mut []),
         };
-        let of_http = http.iter_mut().flat_map(|route| match &mut route.action {
-            Action::Forward { groups, .. } => &mut groups[..],
-            Action::Redirect { .. } | Action::Reply { .. } => &mut [],
+        let of_http = http.iter_mut().flat_map(|route| {
+            let groups = match &mut route.action {
+                Action::Forward { groups, .. } => &mut groups[..],
+                Action::Redirect { .. } | Action::Reply { .. } => &mut [],
+            };
+            groups.iter_mut().map(|(group, _)| group).chain(route.terms.mirror.as_mut().map(|mirror| &mut mirror.group))
         });
-        of_http.chain(tls.iter_mut().flat_map(|route| &mut route.groups[..])).map(|(group, _)| group)
+        of_http.chain(tls.iter_mut().flat_map(|route| &mut route.groups[..]).map(|(group, _)| group))
     }
 }
 
@@ -219,6 +222,19 @@ pub struct RouteTerms {
     pub retries: u8,
     /// 0 to 9: which of the requests that wait for a backend goes first, the highest; of services whose connections end here.
     pub priority: u8,
+    /// Where copies of requests without body go; of services whose connections end here.
+    pub mirror: Option<Mirror>,
+}
+
+/// Copies of a route's requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mirror {
+    /// The group that gets them.
+    pub group: Group,
+    /// Of a hundred requests so many are copied, 1 to 100.
+    pub percent: u8,
+    /// Copies that one runtime has on their way at most: no more are made then.
+    pub concurrent: u16,
 }
 
 /// The action of a route.

@@ -28,8 +28,8 @@ pub use monitor::MONITOR;
 pub use outlier::{OUTLIER, QUEUE};
 pub use resolver::RESOLVER;
 pub use route::{
-    ACCESS, EDITS, GROUP, GROUP_BACKEND, GROUP_BACKEND_TLS, GROUP_HEALTH, GROUP_OUTLIER, GROUP_QUEUE, LIMIT, REDIRECT,
-    REPLY, RESPONSE_EDITS, ROUTE,
+    ACCESS, EDITS, GROUP, GROUP_BACKEND, GROUP_BACKEND_TLS, GROUP_HEALTH, GROUP_OUTLIER, GROUP_QUEUE, LIMIT, MIRROR,
+    REDIRECT, REPLY, RESPONSE_EDITS, ROUTE,
 };
 pub use service::{BACKEND, HEALTH, SERVICE, TIMEOUTS};
 pub use tracing::TRACING;
@@ -180,11 +180,12 @@ pub const COMMON: [&ReferenceSection; 17] = [
 ];
 
 /// Sections of HTTP and TLS services only, likewise.
-pub const LAYER7: [&ReferenceSection; 17] = [
+pub const LAYER7: [&ReferenceSection; 18] = [
     &GROUP,
     &ROUTE,
     &REDIRECT,
     &REPLY,
+    &MIRROR,
     &EDITS,
     &ACCESS,
     &LIMIT,

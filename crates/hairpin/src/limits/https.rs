@@ -2,7 +2,7 @@
 
 use super::Bound::{Number, Option, Time};
 use super::{Group, http_refusals, limit, series};
-use crate::config::reference::{HTTP_LIMITS, HTTPS, QUEUE};
+use crate::config::reference::{HTTP_LIMITS, HTTPS, MIRROR, QUEUE};
 use crate::run::limits::BACKLOG;
 use hairpin_core::l7::proxy_protocol;
 use hairpin_core::l7::splice::limits as splice;
@@ -63,6 +63,18 @@ pub(super) const HTTPS_SERVICES: Group = Group {
             Number(limits::LINGER_BYTES_MAX as u64, "bytes"),
             &[],
             "The connection is closed, and the client may be told so by RST.",
+        ),
+        limit(
+            "copies of requests (`mirror` of a route) on their way from one runtime",
+            Option(&MIRROR, "concurrent", "copies"),
+            EVENTS,
+            "No copy is made, counted as `mirror-dropped`.",
+        ),
+        limit(
+            "bytes of the response to such a copy that are read",
+            Number(limits::MIRRORED_BYTES_MAX as u64, "bytes"),
+            &[],
+            "The connection to the backend is closed.",
         ),
         limit(
             "silence of a tunnel (WebSocket), unless `idle_timeout` is longer",

@@ -3,7 +3,7 @@
 use super::http::with;
 use super::{GOOD, good, refuses, warned};
 use hairpin_core::config::Algorithm;
-use hairpin_core::l7::config::Kind;
+use hairpin_core::l7::config::{Kind, Mirror};
 use std::time::Duration;
 
 #[test]
@@ -140,5 +140,39 @@ fn limits_and_queues_are_read() {
         &format!("{GOOD}queue.requests_max = 3\n"),
         "5:1: error: `queue` is given, but service \"192.0.2.1:80/tcp\" is tcp; that is for services with protocol = \
          \"http\" or \"https\": write that, or leave it out",
+    );
+}
+
+#[test]
+fn copies_of_requests_go_to_a_group() {
+    let with = |protocol: &str, mirror: &str| {
+        format!(
+            "interfaces = [\"eth0\"]\npool.addresses = [\"10.0.9.1\"]\n[[service]]\nname = \"web\"\n\
+             listen = \"192.0.2.1:80/{protocol}\"\nbackends = [\"10.0.0.1:80\"]\n[[service.group]]\nname = \"shadow\"\n\
+             backends = [\"10.0.0.2:80\"]\n[[service.route]]\nmirror = {{ {mirror} }}\n"
+        )
+    };
+    let https = |mirror: &str| format!("{}[service.https]\ncertificates = \"/c\"\n", with("https", mirror));
+    let mirror = |text: &str| {
+        let config = good(text);
+        // That a group gets nothing but copies is no oversight.
+        assert_eq!(config.warnings, []);
+        config.snapshot.services[0].kind.http().unwrap().routes[0].terms.mirror.unwrap()
+    };
+    assert_eq!(mirror(&https("group = \"shadow\"")), Mirror { group: 1, percent: 100, concurrent: 64 });
+    let some = "group = \"shadow\", percent = 5, concurrent = 3";
+    assert_eq!(mirror(&https(some)), Mirror { group: 1, percent: 5, concurrent: 3 });
+    refuses(
+        &https("group = \"shadw\""),
+        "11:20: error: service \"web\" has no group \"shadw\"; did you mean \"shadow\"?",
+    );
+    refuses(
+        &with("http", "group = \"shadow\""),
+        "11:10: error: `mirror` is given, but connections of the service are spliced, which keeps no request; leave it out: it is \
+         for HTTPS services, and for those with `http2`",
+    );
+    refuses(
+        &https("group = \"shadow\"").replace("mirror", "redirect.location = \"/\"\nmirror"),
+        "12:10: error: `mirror` means nothing where Hairpin answers by itself; leave it out",
     );
 }

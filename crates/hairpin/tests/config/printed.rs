@@ -114,6 +114,9 @@ fn template_http_and_tls_sections_match_defaults() {
         let fields: Vec<&str> = fields.filter(|line| !line.contains("    # default: ")).collect();
         let before = match section.header {
             "[service.backend_tls]" | "[service.queue]" => "https.certificates = \"/c\"\n",
+            "[service.route.mirror]" => {
+                "https.certificates = \"/c\"\ngroup = [{ name = \"shadow\", backends = [\"10.0.0.3:80\"] }]\n[[service.route]]\n"
+            }
             header if header.starts_with("[service.route.") => "[[service.route]]\n",
             _ => "",
         };
@@ -127,7 +130,7 @@ fn template_http_and_tls_sections_match_defaults() {
             _ => "",
         };
         let protocol = match section.header {
-            "[service.https]" | "[service.backend_tls]" | "[service.queue]" => "https",
+            "[service.https]" | "[service.backend_tls]" | "[service.queue]" | "[service.route.mirror]" => "https",
             "[service.tls]" => "tls",
             _ => "http",
         };

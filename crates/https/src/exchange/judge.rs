@@ -2,6 +2,7 @@
 
 use super::{Client, Exchange};
 use crate::local::Local;
+use crate::mirror;
 use crate::recording::{self, Recording};
 use hairpin_core::l7::body::Length;
 use hairpin_core::l7::decision::{self, Verdict};
@@ -11,6 +12,7 @@ use hairpin_core::l7::reply::{self, Reply};
 use hairpin_core::l7::splice::Refused;
 use hairpin_core::limit::{LimitAction, Limited};
 use hairpin_core::record;
+use std::rc::Rc;
 
 /// The decision about a request.
 pub(crate) enum Judged {
@@ -27,7 +29,7 @@ pub(crate) enum Judged {
 /// Decides about a request whose head was read, and records it unless it is forwarded. Its connection had `requests` before it;
 /// `is_connect`: it asks for a tunnel by HTTP/2's CONNECT.
 pub(crate) fn judge(
-    local: &Local,
+    local: &Rc<Local>,
     client: &Client,
     request: &Request<'_>,
     (requests, is_connect): (u32, bool),
@@ -61,6 +63,7 @@ pub(crate) fn judge(
             exchange.trace = local.mark(client, request);
             exchange.recording = Recording::begin(local, client, Some(request), exchange.trace.as_ref());
             exchange.recording.iter().for_each(|recording| recording.note(|record| record.route = number));
+            mirror::copy(local, client, (&setup, http), request, (number, exchange.trace));
             return Judged::Forward(Box::new(exchange));
         }
     };

@@ -36,6 +36,7 @@ mod limits;
 mod live;
 mod manager;
 mod memif;
+mod mirror;
 mod monitor;
 mod mtu;
 mod names;
@@ -99,6 +100,7 @@ fn main() -> ExitCode {
         balance::tests(&networks),
         backends::tests(),
         proxied::tests(),
+        mirror::tests(),
         told::tests(&networks),
         commands::tests(&networks),
         not_ours::tests(&networks),

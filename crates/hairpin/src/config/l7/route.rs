@@ -6,7 +6,7 @@ use super::super::words::{AccessAction, SettingWord, Spoken};
 use super::conditions::{self, FIELDS};
 use super::{ROUTES_MAX, Targets, bounded, edits, is_terminated, number};
 use crate::health::StatusRanges;
-use hairpin_core::l7::config::{Action, Edits, Route, RouteTerms};
+use hairpin_core::l7::config::{Action, Edits, Mirror, Route, RouteTerms};
 use hairpin_core::l7::route::path::PathPattern;
 use hairpin_core::l7::route::{Access, AccessVerdict, Conditions};
 use hairpin_core::l7::{edit, reply, route};
@@ -42,7 +42,11 @@ pub(super) fn read(
             request: edits::requests(table, &reference::EDITS, certificates),
             response: edits::responses(table, &reference::RESPONSE_EDITS, certificates),
         };
-        let terms = terms(table, is_terminated(service, spoken));
+        let mut terms = terms(table, is_terminated(service, spoken));
+        if table.has("mirror") {
+            let Some(mirror) = mirror(table, targets) else { continue };
+            terms.mirror = Some(mirror);
+        }
         routes.extend(action(table, targets).map(|action| Route { conditions, action, edits, terms }));
     }
     let are_right = routes.len() == tables.len();
@@ -57,14 +61,15 @@ pub(super) fn read(
         Action::Forward { groups, .. } => &groups[..],
         Action::Redirect { .. } | Action::Reply { .. } => &[],
     });
-    let used: Vec<_> = groups.map(|(group, _)| *group).collect();
+    let mirrored = routes.iter().filter_map(|route| route.terms.mirror.map(|mirror| mirror.group));
+    let used: Vec<_> = groups.map(|(group, _)| *group).chain(mirrored).collect();
     targets.warn_unused(service, are_right.then_some(&used));
     (routes.into(), tables.iter().map(written).collect())
 }
 
 /// What holds for a route's requests. `is_terminated`: whether the service's connections end here.
 fn terms(table: &TomlTable<'_>, is_terminated: bool) -> RouteTerms {
-    for field in ["body_timeout", "priority", "retry_status"].into_iter().filter(|field| table.has(field)) {
+    for field in ["body_timeout", "mirror", "priority", "retry_status"].into_iter().filter(|field| table.has(field)) {
         if !is_terminated {
             let what =
                 format!("`{field}` is given, but connections of the service are spliced, which keeps no request");
@@ -102,7 +107,19 @@ fn terms(table: &TomlTable<'_>, is_terminated: bool) -> RouteTerms {
         retries: if statuses.is_some() { number(table, "retries") } else { 0 },
         retry_status: statuses.unwrap_or_default(),
         priority: number(table, "priority"),
+        mirror: None,
     }
+}
+
+/// Where copies of a route's requests go. `None`: something is wrong and has been reported.
+fn mirror(table: &TomlTable<'_>, targets: &Targets) -> Option<Mirror> {
+    let mirror = table.table("mirror", &reference::MIRROR);
+    if !mirror.has("group") {
+        mirror.missing("group");
+        return None;
+    }
+    let group = targets.one(&mirror)?;
+    Some(Mirror { group, percent: number(&mirror, "percent"), concurrent: number(&mirror, "concurrent") })
 }
 
 /// How a route or rule is written.
@@ -187,7 +204,8 @@ fn action(table: &TomlTable<'_>, targets: &Targets) -> Option<Action> {
 
 /// Reports what means nothing where no request goes on.
 fn answers_itself(table: &TomlTable<'_>) {
-    const OF_BACKENDS: [&str; 7] = [
+    const OF_BACKENDS: [&str; 8] = [
+        "mirror",
         "replace_prefix",
         "request_headers",
         "response_headers",

@@ -35,8 +35,7 @@ impl Targets {
             return self.shares(route);
         }
         if route.has("group") {
-            let name = route.name("group")?;
-            return Some(Box::from([(self.named(route, &name.span, &name.value)?, 1)]));
+            return Some(Box::from([(self.one(route)?, 1)]));
         }
         let own = self.own();
         if own.is_none() {
@@ -44,6 +43,12 @@ impl Targets {
             route.error(&route.span, what, "say where: group = \"...\"");
         }
         own
+    }
+
+    /// The group that a table's `group` names. `None`: something is wrong and has been reported.
+    pub(super) fn one(&self, table: &TomlTable<'_>) -> Option<Group> {
+        let name = table.name("group")?;
+        self.named(table, &name.span, &name.value)
     }
 
     fn shares(&self, route: &TomlTable<'_>) -> Option<Box<[(Group, u16)]>> {

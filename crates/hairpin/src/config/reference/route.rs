@@ -169,6 +169,7 @@ pub const ROUTE: ReferenceSection = ReferenceSection {
         ),
         field("redirect", ValueForm::Tables, From("none"), "", "See [service.route.redirect]."),
         field("reply", ValueForm::Tables, From("none"), "", "See [service.route.reply]."),
+        field("mirror", ValueForm::Tables, From("none"), "", "See [service.route.mirror]."),
         field(
             "replace_prefix",
             ValueForm::Text,
@@ -232,6 +233,31 @@ pub const REDIRECT: ReferenceSection = ReferenceSection {
             "\"https://{host}{path}{query}\"",
             "Where to. `{scheme}`, `{host}` (without port), `{authority}` (with it), `{path}` and `{query}` (with its `?`) \
              are replaced by those of the request; `{{` and `}}` for braces.",
+        ),
+    ],
+};
+
+/// `[service.route.mirror]`
+pub const MIRROR: ReferenceSection = ReferenceSection {
+    header: "[service.route.mirror]",
+    doc: "Copies of the route's requests go to a second group, too: `mirror = { group = \"shadow\", percent = 10 }`. Only requests \
+          without a body are copied, no WebSockets. No client waits for a copy, and its response is thrown away. For services whose \
+          connections end here: protocol https, or `http2` of [service.http].",
+    fields: &[
+        field("group", ValueForm::Name { length_max: 64 }, Required, "\"shadow\"", "The group that gets the copies."),
+        field(
+            "percent",
+            ValueForm::Integer { min: 1, max: 100 },
+            Value("100"),
+            "10",
+            "Of a hundred requests so many are copied.",
+        ),
+        field(
+            "concurrent",
+            ValueForm::Integer { min: 1, max: 10_000 },
+            Value("64"),
+            "16",
+            "Copies that one runtime has on their way at most. Beyond that none is made, which `mirror-dropped` counts.",
         ),
     ],
 };
