@@ -9,6 +9,7 @@ pub(crate) use judge::{Judged, judge};
 use crate::backend::{BackendConn, is_no_room};
 use crate::client_certificate::ClientCertificate;
 use crate::control::Control;
+use crate::cors::CorsFields;
 use crate::http2_backend::{Unfit, Ways};
 use crate::lease::Lease;
 use crate::local::Local;
@@ -84,6 +85,8 @@ pub(crate) struct Exchange {
     lease: Option<Lease>,
     /// The value of the cookie to set.
     sticky: Option<u64>,
+    /// The fields of CORS for its response, if its route has CORS.
+    cors: Option<CorsFields>,
     /// The trace it belongs to, if its service's are marked.
     trace: Option<TraceContext>,
     /// Its record, if one is kept.
@@ -165,6 +168,7 @@ impl Exchange {
         (route, group): (u16, Group),
         close_client: bool,
     ) -> Exchange {
+        let service = client.service;
         Exchange {
             setup: Rc::clone(setup),
             client,
@@ -189,6 +193,7 @@ impl Exchange {
             hash: setup.service(group).and_then(|group| choice::hash(group, request)),
             lease: None,
             sticky: None,
+            cors: setup.cors(service, route).map(|cors| cors.fields(request)),
             trace: None,
             recording: None,
             is_copy: false,
@@ -428,10 +433,16 @@ impl Exchange {
         let mut heads = local.heads.borrow_mut();
         let out = &mut heads[..HEAD_ROOM];
         let written = edit::response_head(out, response, self.version, http, route, &self.facts()).map_err(|_| ())?;
+        let written = written.map(|length| &out[..length]);
+        // Interim responses are not edited, and a tunnel is no concern of CORS (Fetch, 3.2).
+        let written = match self.cors.as_ref().filter(|_| response.status >= 200) {
+            Some(cors) => Some(cors.put_into(written.unwrap_or(response.bytes))),
+            None => written.map(<[u8]>::to_vec),
+        };
         let answered = Answered {
             status: response.status,
             head_bytes: response.bytes.len(),
-            written: written.map(|length| out[..length].to_vec()),
+            written,
             body: response.body,
             keep_alive: response.keep_alive,
         };

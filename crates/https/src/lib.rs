@@ -18,6 +18,7 @@
 //! | `backend_stream`, `backend_tls` | streams to backends, with or without TLS |
 //! | `http2_backend` | connections to backends that speak HTTP/2, which requests share |
 //! | `lease`, `queue` | a request's part of its backend's load, and waiting for one that has less than it may |
+//! | `cors` | which scripts of other origins may read responses |
 //! | `retry_budget` | how many requests are sent again |
 //! | `pump` | bodies that are copied |
 //! | `certificates` | certificates and keys, read and checked as a whole |
@@ -38,6 +39,7 @@ mod client;
 mod client_certificate;
 mod client_stream;
 mod control;
+mod cors;
 mod deadline;
 mod exchange;
 #[doc(hidden)]
@@ -69,6 +71,7 @@ pub use certificates::{
 pub use challenge::Challenges;
 pub use client_certificate::shown_certificate;
 pub use control::ListedConnection;
+pub use cors::Cors;
 pub use queue::QueueSettings;
 pub use runtime::{ConnectionLister, CoreReading, LISTED_MAX, Runtimes, RuntimesOptions};
 pub use setup::{Configuration, TerminatedService};

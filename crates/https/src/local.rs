@@ -58,6 +58,8 @@ pub struct TerminationStatistics {
     pub mirrors_dropped: u64,
     /// Copies that got no whole response.
     pub mirrors_failed: u64,
+    /// Preflights of CORS that Hairpin has answered.
+    pub cors_preflights: u64,
     /// Clients that spoke clear-text HTTP where TLS was awaited.
     pub clear_text: u64,
     /// Handshakes of clients whose certificate has a subject that is too long to be passed on.
@@ -99,6 +101,7 @@ impl TerminationStatistics {
             ("mirrored", self.mirrored),
             ("mirror-dropped", self.mirrors_dropped),
             ("mirror-failed", self.mirrors_failed),
+            ("cors-preflights", self.cors_preflights),
             ("clear-text", self.clear_text),
             ("client-subject-too-long", self.client_subjects_too_long),
             ("acme-challenges", self.challenges),

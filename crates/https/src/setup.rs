@@ -2,6 +2,7 @@
 
 use crate::backend_tls::BackendTls;
 use crate::challenge::Challenges;
+use crate::cors::Cors;
 use crate::queue::QueueSettings;
 use hairpin_core::balance::Tables;
 use hairpin_core::config::{Service, ServiceState, Snapshot};
@@ -27,6 +28,8 @@ pub struct Configuration {
     pub http2_backends: HashSet<u16>,
     /// Services and groups, by number, whose requests wait for backends that have as many as they may.
     pub queues: HashMap<u16, QueueSettings>,
+    /// CORS of services by number, of each of their routes in order.
+    pub cors: HashMap<u16, Vec<Option<Cors>>>,
     /// Answers to handshakes of a CA, while there are such.
     pub challenges: Option<Challenges>,
 }
@@ -57,6 +60,7 @@ pub(crate) struct Setup {
     backend_tls: HashMap<u16, Rc<BackendTls>>,
     http2_backends: HashSet<u16>,
     queues: HashMap<u16, QueueSettings>,
+    cors: HashMap<u16, Vec<Option<Cors>>>,
     pub(crate) challenges: Option<Challenges>,
 }
 
@@ -72,8 +76,8 @@ impl Setup {
         let backend_tls =
             configuration.backend_tls.iter().map(|(number, tls)| (*number, Rc::new(tls.clone()))).collect();
         let (http2_backends, challenges) = (configuration.http2_backends.clone(), configuration.challenges.clone());
-        let queues = configuration.queues.clone();
-        Setup { snapshot, services, backend_tls, http2_backends, queues, challenges }
+        let (queues, cors) = (configuration.queues.clone(), configuration.cors.clone());
+        Setup { snapshot, services, backend_tls, http2_backends, queues, cors, challenges }
     }
 
     /// The service that clients reach at `endpoint`.
@@ -115,6 +119,11 @@ impl Setup {
     /// The queue of the service or group of this number.
     pub(crate) fn queue(&self, number: u16) -> Option<QueueSettings> {
         self.queues.get(&number).copied()
+    }
+
+    /// The CORS of a route, by its service's number and its own place there.
+    pub(crate) fn cors(&self, service: u16, route: u16) -> Option<&Cors> {
+        self.cors.get(&service)?.get(usize::from(route))?.as_ref()
     }
 
     pub(crate) fn http(&self, number: u16) -> Option<&Http> {

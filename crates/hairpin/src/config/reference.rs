@@ -6,6 +6,7 @@
 mod access_log;
 mod acme;
 mod api;
+mod cors;
 mod dpdk;
 mod http;
 mod instance;
@@ -19,6 +20,7 @@ mod tracing;
 pub use access_log::{ACCESS_LOG, SERVICE_ACCESS_LOG};
 pub use acme::ACME;
 pub use api::API;
+pub use cors::{CORS, ROUTE_CORS};
 pub use dpdk::{DPDK, DPDK_PORT};
 pub use http::{
     BACKEND_TLS, FORWARDED, HTTP, HTTP_LIMITS, HTTP_REQUEST_EDITS, HTTP_RESPONSE_EDITS, HTTPS, STICKY, TLS,
@@ -180,13 +182,14 @@ pub const COMMON: [&ReferenceSection; 17] = [
 ];
 
 /// Sections of HTTP and TLS services only, likewise.
-pub const LAYER7: [&ReferenceSection; 18] = [
+pub const LAYER7: [&ReferenceSection; 19] = [
     &GROUP,
     &ROUTE,
     &REDIRECT,
     &REPLY,
     &MIRROR,
     &EDITS,
+    &CORS,
     &ACCESS,
     &LIMIT,
     &HTTP,

@@ -16,7 +16,7 @@ use hairpin_core::l7::config::{Network, ServerErrors};
 use hairpin_core::limit::Limit;
 use hairpin_core::offload::Choice;
 use hairpin_core::table::LookupMethod;
-use hairpin_https::{BackendTlsOptions, QueueSettings};
+use hairpin_https::{BackendTlsOptions, Cors, QueueSettings};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -429,4 +429,6 @@ pub struct HttpSections {
     pub limits: Vec<String>,
     /// Routes, as they are written.
     pub routes: Vec<String>,
+    /// CORS of routes whose requests go on, in their order; also of the one for what the others do not take.
+    pub cors: Vec<Option<Cors>>,
 }

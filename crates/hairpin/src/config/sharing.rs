@@ -15,8 +15,9 @@ use std::ops::Range;
 pub(super) const FIELD: &str = "routes_of";
 
 /// What the service would say of requests and backends itself.
-const SAID_THERE: [&str; 13] = [
+const SAID_THERE: [&str; 14] = [
     "route",
+    "cors",
     "access",
     "group",
     "backends",
@@ -56,7 +57,7 @@ pub(super) fn read(table: &TomlTable<'_>) -> Option<At<String>> {
 
 /// Whether a service that follows another one says this field itself, of those that a change of is told.
 pub(super) fn is_own(field: &str) -> bool {
-    field.strip_prefix("http.").is_none_or(|field| OWN_HTTP.contains(&field))
+    field != "cors" && field.strip_prefix("http.").is_none_or(|field| OWN_HTTP.contains(&field))
 }
 
 /// Gives each service that follows another one what that does with requests.
@@ -125,6 +126,12 @@ fn checked(sink: &Sink<'_>, drafts: &[ServiceDraft], (at, other): (usize, usize)
             "requests of connections that are spliced cannot wait: leave `queue` out there, or make this one https",
         );
     }
+    if is_spliced && owner.settings.said.cors.iter().any(Option::is_some) {
+        return refuse(
+            "which has CORS".to_string(),
+            "responses of connections that are spliced get none of its fields: leave `cors` out there, or make this one https",
+        );
+    }
     if draft.settings.https.is_some() && l7::redirects_said(&owner.settings.said) {
         return refuse(
             "which redirects to https".to_string(),
@@ -147,6 +154,7 @@ fn parts(drafts: &[ServiceDraft], first: usize) -> impl Iterator<Item = &Service
 fn follow(drafts: &mut [ServiceDraft], (at, other): (usize, usize), http: Http) {
     let route_count = drafts[other].settings.said.routes.len() as u16;
     drafts[at].settings.route_count = route_count;
+    drafts[at].settings.said.cors = drafts[other].settings.said.cors.clone();
     let service = &mut drafts[at].service;
     let is_spliced = !service.kind.is_terminated();
     match &mut service.kind {

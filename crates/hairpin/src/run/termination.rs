@@ -20,7 +20,7 @@ use hairpin_core::keys::{Purpose, Secret};
 use hairpin_core::l7::config::Kind;
 use hairpin_core::worker::Which;
 use hairpin_https::{
-    Configuration, ConnectionLister, CoreReading, QueueSettings, Runtimes, RuntimesOptions, TerminatedService,
+    Configuration, ConnectionLister, CoreReading, Cors, QueueSettings, Runtimes, RuntimesOptions, TerminatedService,
     TicketSecret,
 };
 use hairpin_linux::cpu;
@@ -39,6 +39,13 @@ const STREAMS_MAX: u32 = 100;
 fn queues(config: &Config, merged: &Merged) -> HashMap<u16, QueueSettings> {
     let numbered = config.services.iter().zip(&merged.numbers);
     numbered.filter_map(|(settings, number)| Some((*number, settings.queue?))).collect()
+}
+
+/// The CORS of services, by number.
+fn cors(config: &Config, merged: &Merged) -> HashMap<u16, Vec<Option<Cors>>> {
+    let numbered = config.services.iter().zip(&merged.numbers).map(|(settings, number)| (*number, &settings.said.cors));
+    let has_cors = numbered.filter(|(_, cors)| cors.iter().any(Option::is_some));
+    has_cors.map(|(number, cors)| (number, cors.clone())).collect()
 }
 
 /// Services and groups, by number, whose backends speak HTTP/2.
@@ -151,6 +158,7 @@ impl Termination {
             backend_tls: self.certificates.backend_tls(&merged.numbers),
             http2_backends: http2_backends(config, merged),
             queues: queues(config, merged),
+            cors: cors(config, merged),
             challenges: challenges.tls.clone(),
         };
         let listening = self.listening(&listeners::endpoints(snapshot), listeners)?;

@@ -11,6 +11,7 @@ mod api;
 mod backend_tls;
 mod balance;
 mod clashes;
+mod cors;
 mod direct;
 mod dpdk;
 mod fragments;

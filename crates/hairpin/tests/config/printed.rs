@@ -43,6 +43,7 @@ fn the_full_examples_show_every_field() {
                     "tls",
                     "hash_name",
                     "queue",
+                    "cors",
                     "backend_tls",
                     "acme",
                     "tracing",
@@ -113,7 +114,7 @@ fn template_http_and_tls_sections_match_defaults() {
         let fields = own.lines().filter_map(|line| line.strip_prefix('#')).filter(|line| !line.starts_with(' '));
         let fields: Vec<&str> = fields.filter(|line| !line.contains("    # default: ")).collect();
         let before = match section.header {
-            "[service.backend_tls]" | "[service.queue]" => "https.certificates = \"/c\"\n",
+            "[service.backend_tls]" | "[service.queue]" | "[service.cors]" => "https.certificates = \"/c\"\n",
             "[service.route.mirror]" => {
                 "https.certificates = \"/c\"\ngroup = [{ name = \"shadow\", backends = [\"10.0.0.3:80\"] }]\n[[service.route]]\n"
             }
@@ -130,7 +131,11 @@ fn template_http_and_tls_sections_match_defaults() {
             _ => "",
         };
         let protocol = match section.header {
-            "[service.https]" | "[service.backend_tls]" | "[service.queue]" | "[service.route.mirror]" => "https",
+            "[service.https]"
+            | "[service.backend_tls]"
+            | "[service.queue]"
+            | "[service.cors]"
+            | "[service.route.mirror]" => "https",
             "[service.tls]" => "tls",
             _ => "http",
         };

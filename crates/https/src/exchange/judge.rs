@@ -1,6 +1,7 @@
 //! The decision about a request whose head was read.
 
 use super::{Client, Exchange};
+use crate::cors::CorsFields;
 use crate::local::Local;
 use crate::mirror;
 use crate::recording::{self, Recording};
@@ -52,6 +53,9 @@ pub(crate) fn judge(
         }
         Verdict::Answer { status, body, location, why, .. } => (status, body, location, why, None),
         Verdict::Forward { route, groups } => {
+            if let Some(fields) = setup.cors(client.service, number).and_then(|cors| cors.preflight(request)) {
+                return preflight(local, client, request, number, (&fields, close));
+            }
             let mut turn = local.turn.get();
             let group = decision::pick(groups, &mut turn);
             local.turn.set(turn);
@@ -99,4 +103,28 @@ pub(crate) fn judge(
             refuse(number, (500, Refused::NoRoom))
         }
     }
+}
+
+/// The answer to a preflight (Fetch standard, 3.2.2). One of an origin that may not has no field of CORS, by which the browser knows.
+fn preflight(
+    local: &Local,
+    client: &Client,
+    request: &Request<'_>,
+    route: u16,
+    (fields, close): (&CorsFields, bool),
+) -> Judged {
+    let close = close || request.body != Length::None;
+    let reply = Reply {
+        status: 204,
+        date: local.date(),
+        location: None,
+        retry_after_s: None,
+        body: &[],
+        head_only: false,
+        close,
+    };
+    let response = fields.put_into(&super::written(local, &reply));
+    local.counts.change(|statistics| statistics.cors_preflights += 1);
+    recording::answer(local, client, request, (route, 204, None), response.len());
+    Judged::Answer { status: 204, response, close }
 }

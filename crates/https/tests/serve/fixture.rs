@@ -180,6 +180,7 @@ impl Site {
             backend_tls: HashMap::new(),
             http2_backends: HashSet::new(),
             queues: HashMap::new(),
+            cors: HashMap::new(),
             challenges: None,
         };
         let records = Arc::new(Mutex::new(Vec::new()));

@@ -46,6 +46,7 @@ mod page;
 mod policy;
 mod prometheus;
 mod proxied;
+mod responses;
 mod restart;
 mod rules;
 mod scale;
@@ -101,6 +102,7 @@ fn main() -> ExitCode {
         backends::tests(),
         proxied::tests(),
         mirror::tests(),
+        responses::tests(),
         told::tests(&networks),
         commands::tests(&networks),
         not_ours::tests(&networks),

@@ -74,7 +74,7 @@ pub(in crate::config) fn is_token(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte))
 }
 
-fn method(text: &str) -> Result<Box<[u8]>, String> {
+pub(super) fn method(text: &str) -> Result<Box<[u8]>, String> {
     if !is_token(text) || text.len() > 32 {
         return Err("write a method, such as \"GET\"".to_string());
     }

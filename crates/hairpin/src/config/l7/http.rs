@@ -45,7 +45,7 @@ pub(super) fn read(service: &TomlTable<'_>, spoken: Spoken, targets: &Targets) -
     let forwarded = table.table("forwarded", &reference::FORWARDED);
     let limits = table.table("limits", &reference::HTTP_LIMITS);
     let rest = read_rest(service, &table, spoken, targets);
-    let (routes, said_routes) = route::read(service, spoken, targets, rest);
+    let (routes, said_routes, cors) = route::read(service, spoken, targets, rest);
     let (access, said_access) = route::read_access(service, spoken);
     let proxy_protocol = read_proxy_protocol(&table);
     let reuse = table.boolean("reuse");
@@ -105,9 +105,10 @@ pub(super) fn read(service: &TomlTable<'_>, spoken: Spoken, targets: &Targets) -
     for name in ["request_headers", "response_headers", "sticky"] {
         fields.push((format!("http.{name}"), table.written_of(name).unwrap_or_else(|| "none".to_string())));
     }
+    fields.push(("cors".to_string(), service.written_of("cors").unwrap_or_else(|| "none".to_string())));
     fields.extend(forwarded.said());
     fields.extend(limits.said());
-    (http, HttpSections { fields, access: said_access, limits: Vec::new(), routes: said_routes })
+    (http, HttpSections { fields, access: said_access, limits: Vec::new(), routes: said_routes, cors })
 }
 
 /// Whether all requests that no route takes are redirected, as the file says it.

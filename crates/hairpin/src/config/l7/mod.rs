@@ -4,6 +4,7 @@
 
 pub(super) mod backend_tls;
 mod conditions;
+mod cors;
 mod edits;
 mod http;
 mod https;
@@ -88,9 +89,10 @@ pub(super) fn span_of_acme(service: &TomlTable<'_>) -> Range<usize> {
 pub(super) fn foreign(table: &TomlTable<'_>, spoken: Spoken, name: &str) {
     let routed = [Spoken::Http, Spoken::Https, Spoken::Tls];
     let of_http = [Spoken::Http, Spoken::Https];
-    let tables: [(&str, &[Spoken]); 7] = [
+    let tables: [(&str, &[Spoken]); 8] = [
         ("routes_of", &of_http),
         ("queue", &of_http),
+        ("cors", &of_http),
         ("group", &routed),
         ("route", &routed),
         ("http", &of_http),

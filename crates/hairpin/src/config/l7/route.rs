@@ -4,13 +4,14 @@ use super::super::reader::TomlTable;
 use super::super::reference;
 use super::super::words::{AccessAction, SettingWord, Spoken};
 use super::conditions::{self, FIELDS};
-use super::{ROUTES_MAX, Targets, bounded, edits, is_terminated, number};
+use super::{ROUTES_MAX, Targets, bounded, cors, edits, is_terminated, number};
 use crate::health::StatusRanges;
 use hairpin_core::l7::config::{Action, Edits, Mirror, Route, RouteTerms};
 use hairpin_core::l7::route::path::PathPattern;
 use hairpin_core::l7::route::{Access, AccessVerdict, Conditions};
 use hairpin_core::l7::{edit, reply, route};
 use hairpin_diagnostics::LineName;
+use hairpin_https::Cors;
 
 /// The actions of a route; it has exactly one.
 const TARGETS: [&str; 4] = ["group", "groups", "redirect", "reply"];
@@ -23,10 +24,13 @@ pub(super) fn read(
     spoken: Spoken,
     targets: &Targets,
     rest: Option<Action>,
-) -> (Box<[Route]>, Vec<String>) {
+) -> (Box<[Route]>, Vec<String>, Vec<Option<Cors>>) {
     let tables = service.tables("route", &reference::ROUTE);
     bounded(service, "route", tables.len(), ROUTES_MAX);
     let certificates = edits::Certificates::of(service, spoken);
+    let is_terminated = is_terminated(service, spoken);
+    let default = cors::read(service, &reference::CORS, is_terminated);
+    let mut cors = Vec::new();
     let mut all_taken = None;
     let mut routes: Vec<Route> = Vec::new();
     for table in &tables {
@@ -42,12 +46,16 @@ pub(super) fn read(
             request: edits::requests(table, &reference::EDITS, certificates),
             response: edits::responses(table, &reference::RESPONSE_EDITS, certificates),
         };
-        let mut terms = terms(table, is_terminated(service, spoken));
+        let mut terms = terms(table, is_terminated);
         if table.has("mirror") {
             let Some(mirror) = mirror(table, targets) else { continue };
             terms.mirror = Some(mirror);
         }
-        routes.extend(action(table, targets).map(|action| Route { conditions, action, edits, terms }));
+        let of_route = cors::of_route(table, &conditions, default.as_ref(), is_terminated);
+        if let Some(action) = action(table, targets) {
+            cors.push(of_route.filter(|_| matches!(action, Action::Forward { .. })));
+            routes.push(Route { conditions, action, edits, terms });
+        }
     }
     let are_right = routes.len() == tables.len();
     let rest = rest.map(|action| Route {
@@ -56,6 +64,7 @@ pub(super) fn read(
         edits: Edits::default(),
         terms: RouteTerms::default(),
     });
+    cors.extend(rest.iter().map(|_| default.clone()));
     routes.extend(rest);
     let groups = routes.iter().flat_map(|route| match &route.action {
         Action::Forward { groups, .. } => &groups[..],
@@ -64,7 +73,7 @@ pub(super) fn read(
     let mirrored = routes.iter().filter_map(|route| route.terms.mirror.map(|mirror| mirror.group));
     let used: Vec<_> = groups.map(|(group, _)| *group).chain(mirrored).collect();
     targets.warn_unused(service, are_right.then_some(&used));
-    (routes.into(), tables.iter().map(written).collect())
+    (routes.into(), tables.iter().map(written).collect(), cors)
 }
 
 /// What holds for a route's requests. `is_terminated`: whether the service's connections end here.
@@ -204,7 +213,7 @@ fn action(table: &TomlTable<'_>, targets: &Targets) -> Option<Action> {
 
 /// Reports what means nothing where no request goes on.
 fn answers_itself(table: &TomlTable<'_>) {
-    const OF_BACKENDS: [&str; 8] = [
+    const OF_BACKENDS: [&str; 9] = [
         "mirror",
         "replace_prefix",
         "request_headers",
@@ -213,6 +222,7 @@ fn answers_itself(table: &TomlTable<'_>) {
         "body_timeout",
         "retry_status",
         "retries",
+        "cors",
     ];
     for field in OF_BACKENDS.iter().filter(|field| table.has(field)) {
         let what = format!("`{field}` means nothing where Hairpin answers by itself");

@@ -18,7 +18,16 @@ pub(super) fn read(service: &TomlTable<'_>, targets: &Targets) -> (Tls, HttpSect
     let table = service.table("tls", &reference::TLS);
     let (routes, said_routes) = read_routes(service, targets);
     let tls = Tls { routes, proxy_protocol: read_proxy_protocol(&table), ..common(&table) };
-    (tls, HttpSections { fields: table.said(), access: Vec::new(), limits: Vec::new(), routes: said_routes })
+    (
+        tls,
+        HttpSections {
+            fields: table.said(),
+            access: Vec::new(),
+            limits: Vec::new(),
+            routes: said_routes,
+            cors: Vec::new(),
+        },
+    )
 }
 
 /// A TCP service, of number `number`, whose backends get the client's address. Where a TLS service has settings, it has the

@@ -215,6 +215,7 @@ pub const ROUTE: ReferenceSection = ReferenceSection {
             "2",
             "How often a request goes to another backend for `retry_status`.",
         ),
+        field("cors", ValueForm::Tables, From("[service.cors]"), "", "See [service.cors]."),
         field("request_headers", ValueForm::Tables, From("none"), "", "See [service.route.request_headers]."),
         field("response_headers", ValueForm::Tables, From("none"), "", "See [service.route.request_headers]."),
     ],
