@@ -7,6 +7,7 @@ mod judge;
 pub(crate) use judge::{Judged, judge};
 
 use crate::backend::{BackendConn, is_no_room};
+use crate::basic::PendingCheck;
 use crate::client_certificate::ClientCertificate;
 use crate::control::Control;
 use crate::cors::CorsFields;
@@ -87,6 +88,8 @@ pub(crate) struct Exchange {
     sticky: Option<u64>,
     /// The fields of CORS for its response, if its route has CORS.
     cors: Option<CorsFields>,
+    /// Its credentials, until they have been checked.
+    pending: Option<PendingCheck>,
     /// The trace it belongs to, if its service's are marked.
     trace: Option<TraceContext>,
     /// Its record, if one is kept.
@@ -140,17 +143,17 @@ pub(crate) fn unfit(unfit: Unfit) -> (u16, Refused) {
     }
 }
 
-/// The HTTP/1.1 response to a request that is refused.
-pub(crate) fn refusal(local: &Local, status: u16, head_only: bool) -> Vec<u8> {
+/// The HTTP/1.1 response to a request that is refused. `challenge`: the credentials that it should have.
+pub(crate) fn refusal(local: &Local, status: u16, head_only: bool, challenge: Option<&[u8]>) -> Vec<u8> {
     let retry_after_s = reply::retry_after_s(status);
     let (date, location) = (local.date(), None);
-    written(local, &Reply { status, date, retry_after_s, location, body: &[], head_only, close: true })
+    written(local, &Reply { status, date, retry_after_s, location, challenge, body: &[], head_only, close: true })
 }
 
 /// An HTTP/1.1 response with this text, the last one of its connection.
 pub(crate) fn plain(local: &Local, status: u16, body: &[u8]) -> Vec<u8> {
-    let (date, location, retry_after_s) = (local.date(), None, None);
-    written(local, &Reply { status, date, retry_after_s, location, body, head_only: false, close: true })
+    let (date, location, retry_after_s, challenge) = (local.date(), None, None, None);
+    written(local, &Reply { status, date, retry_after_s, location, challenge, body, head_only: false, close: true })
 }
 
 fn written(local: &Local, reply: &Reply<'_>) -> Vec<u8> {
@@ -194,6 +197,7 @@ impl Exchange {
             lease: None,
             sticky: None,
             cors: setup.cors(service, route).map(|cors| cors.fields(request)),
+            pending: None,
             trace: None,
             recording: None,
             is_copy: false,
@@ -304,11 +308,20 @@ impl Exchange {
         local.queues.wait((self.group, priority), queue, || self.choose(local)).await
     }
 
-    /// A connection to a backend for the request, an idle one or a new one.
+    /// The credentials that the client is asked for, if it is refused with this status for its lack of them.
+    pub(crate) fn challenge(&self, status: u16) -> Option<Vec<u8>> {
+        let guard = self.setup.guard(self.client.service, u16::try_from(self.route).ok()?).ok().flatten();
+        guard.filter(|_| status == 401).map(|guard| guard.challenge().to_vec())
+    }
+
+    /// A connection to a backend for the request, an idle one or a new one, once its credentials are known to be right.
     ///
     /// # Errors
     /// The status that the client gets, and why.
     pub(crate) async fn acquire(&mut self, local: &Local) -> Result<BackendConn, (u16, Refused)> {
+        if let Some(pending) = self.pending.take() {
+            local.checks.check(pending).await?;
+        }
         loop {
             let (number, endpoint) = self.choose_in_turn(local).await.map_err(|why| (503, why))?;
             let shares = self.http().is_some_and(|http| http.reuse);

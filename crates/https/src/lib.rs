@@ -19,6 +19,7 @@
 //! | `http2_backend` | connections to backends that speak HTTP/2, which requests share |
 //! | `lease`, `queue` | a request's part of its backend's load, and waiting for one that has less than it may |
 //! | `cors` | which scripts of other origins may read responses |
+//! | `basic` | who may ask, by user and password |
 //! | `retry_budget` | how many requests are sent again |
 //! | `pump` | bodies that are copied |
 //! | `certificates` | certificates and keys, read and checked as a whole |
@@ -33,6 +34,7 @@
 mod backend;
 mod backend_stream;
 mod backend_tls;
+mod basic;
 mod certificates;
 mod challenge;
 mod client;
@@ -64,6 +66,7 @@ mod translate;
 mod unchunk;
 
 pub use backend_tls::{BackendTls, BackendTlsOptions, SYSTEM_ROOTS, is_server_name, tls_failure};
+pub use basic::BasicAuth;
 pub use certificates::{
     CertificateFiles, CertificateSummary, ServedCertificates, TlsOptions, check_certificate, examine_certificate,
     has_private_key,
@@ -80,6 +83,7 @@ pub use tickets::TicketSecret;
 /// Bounds that no option sets; `hairpin limits` lists them.
 pub mod limits {
     pub use crate::backend_tls::SESSIONS_MAX;
+    pub use crate::basic::{CHECKS_MAX, COST_MAX, REMEMBERED_MAX, USERS_MAX};
     pub use crate::certificates::{CERTIFICATES_MAX, CHAIN_MAX, FILE_BYTES_MAX};
     pub use crate::client::TOLD_WITHIN;
     pub use crate::client_certificate::SUBJECT_BYTES_MAX;

@@ -1,6 +1,7 @@
 //! The state that the tasks of one core share.
 
 use crate::backend::Pool;
+use crate::basic::CredentialChecks;
 use crate::control::Controls;
 use crate::exchange::Client;
 use crate::mirror::Mirrors;
@@ -212,6 +213,8 @@ pub(crate) struct Local {
     pub(crate) queues: Rc<Queues>,
     /// Copies of requests.
     pub(crate) mirrors: Mirrors,
+    /// Where credentials are checked.
+    pub(crate) checks: CredentialChecks,
     pub(crate) counts: Rc<Counts>,
     /// Bytes that were read and are not written yet.
     pub(crate) copied: RefCell<Box<[u8]>>,
@@ -265,6 +268,7 @@ impl Local {
             pool: RefCell::default(),
             queues: Rc::default(),
             mirrors: Mirrors::default(),
+            checks: CredentialChecks::default(),
             counts,
             copied: RefCell::new(vec![0; COPY_BYTES].into()),
             heads: RefCell::new(vec![0; 2 * HEAD_ROOM].into()),

@@ -107,7 +107,7 @@ pub(crate) fn refusal(
 ) {
     let trace = request.and_then(|request| local.mark(client, request));
     if let Some(recording) = Recording::begin(local, client, request, trace.as_ref()) {
-        let bytes = exchange::refusal(local, status, false).len();
+        let bytes = exchange::refusal(local, status, false, None).len();
         recording.note(|record| record.route = route);
         recording.answered(status, Some(why), bytes);
     }

@@ -1,6 +1,7 @@
 //! The configuration in force, by which requests are decided.
 
 use crate::backend_tls::BackendTls;
+use crate::basic::{BasicAuth, BasicGuard};
 use crate::challenge::Challenges;
 use crate::cors::Cors;
 use crate::queue::QueueSettings;
@@ -30,6 +31,8 @@ pub struct Configuration {
     pub queues: HashMap<u16, QueueSettings>,
     /// CORS of services by number, of each of their routes in order.
     pub cors: HashMap<u16, Vec<Option<Cors>>>,
+    /// Services, by number, with the users of each of their routes; `None`: requests of the route need no credentials.
+    pub basic: HashMap<u16, Vec<Option<Arc<BasicAuth>>>>,
     /// Answers to handshakes of a CA, while there are such.
     pub challenges: Option<Challenges>,
 }
@@ -61,6 +64,7 @@ pub(crate) struct Setup {
     http2_backends: HashSet<u16>,
     queues: HashMap<u16, QueueSettings>,
     cors: HashMap<u16, Vec<Option<Cors>>>,
+    basic: HashMap<u16, Vec<Option<Rc<BasicGuard>>>>,
     pub(crate) challenges: Option<Challenges>,
 }
 
@@ -77,7 +81,8 @@ impl Setup {
             configuration.backend_tls.iter().map(|(number, tls)| (*number, Rc::new(tls.clone()))).collect();
         let (http2_backends, challenges) = (configuration.http2_backends.clone(), configuration.challenges.clone());
         let (queues, cors) = (configuration.queues.clone(), configuration.cors.clone());
-        Setup { snapshot, services, backend_tls, http2_backends, queues, cors, challenges }
+        let basic = configuration.basic.iter().map(|(number, routes)| (*number, guards(routes))).collect();
+        Setup { snapshot, services, backend_tls, http2_backends, queues, cors, basic, challenges }
     }
 
     /// The service that clients reach at `endpoint`.
@@ -126,7 +131,27 @@ impl Setup {
         self.cors.get(&service)?.get(usize::from(route))?.as_ref()
     }
 
+    /// Who may ask for a route of a service. `Err`: that is not known, and no request may pass.
+    pub(crate) fn guard(&self, number: u16, route: u16) -> Result<Option<&Rc<BasicGuard>>, ()> {
+        let Some(routes) = self.basic.get(&number) else { return Ok(None) };
+        routes.get(usize::from(route)).map(Option::as_ref).ok_or(())
+    }
+
     pub(crate) fn http(&self, number: u16) -> Option<&Http> {
         Some(&self.terminated(number)?.http)
     }
+}
+
+/// A core's own guards of a service's routes. Routes that have the users of the service share one.
+fn guards(routes: &[Option<Arc<BasicAuth>>]) -> Vec<Option<Rc<BasicGuard>>> {
+    let mut made: Vec<(&Arc<BasicAuth>, Rc<BasicGuard>)> = Vec::new();
+    let mut guard = |auth| match made.iter().find(|(other, _)| Arc::ptr_eq(other, auth)) {
+        Some((_, guard)) => Rc::clone(guard),
+        None => {
+            let guard = Rc::new(BasicGuard::new(auth));
+            made.push((auth, Rc::clone(&guard)));
+            guard
+        }
+    };
+    routes.iter().map(|auth| auth.as_ref().map(&mut guard)).collect()
 }

@@ -22,6 +22,8 @@ pub struct Reply<'a> {
     pub location: Option<&'a [u8]>,
     /// The value of `Retry-After`, seconds (RFC 9110, 10.2.3).
     pub retry_after_s: Option<u32>,
+    /// The value of `WWW-Authenticate` (RFC 9110, 11.6.1).
+    pub challenge: Option<&'a [u8]>,
     /// The body, plain text.
     pub body: &'a [u8],
     /// Whether the body is not sent, only its length: the answer to HEAD.
@@ -127,6 +129,9 @@ pub fn write(out: &mut [u8], reply: &Reply<'_>) -> Result<usize, NoRoom> {
         out.put(b"Retry-After: ");
         out.number(seconds.into());
         out.put(b"\r\n");
+    }
+    if let Some(challenge) = reply.challenge {
+        out.field(b"WWW-Authenticate", challenge);
     }
     if reply.close {
         out.put(b"Connection: close\r\n");

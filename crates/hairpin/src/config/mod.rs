@@ -41,6 +41,7 @@ pub(crate) mod limits {
     pub(crate) use super::access::FILE_BYTES_MAX as NETWORKS_FILE_BYTES_MAX;
     pub(crate) use super::acme::NAMES_TOTAL_MAX as ACME_NAMES_TOTAL_MAX;
     pub(crate) use super::dpdk::{ADDRESSES_MAX, DEVICE_BYTES_MAX, PORTS_MAX, ROUTES_MAX as PORT_ROUTES_MAX};
+    pub(crate) use super::l7::limits::USERS_FILE_BYTES_MAX;
     pub(crate) use super::l7::limits::{
         BODY_BYTES_MAX, CERTIFICATES_MAX, ENTRIES_MAX, PATH_BYTES_MAX, ROOTS_MAX, ROUTES_MAX, SHARES_MAX,
     };

@@ -6,6 +6,7 @@
 mod access_log;
 mod acme;
 mod api;
+mod basic;
 mod cors;
 mod dpdk;
 mod http;
@@ -20,6 +21,7 @@ mod tracing;
 pub use access_log::{ACCESS_LOG, SERVICE_ACCESS_LOG};
 pub use acme::ACME;
 pub use api::API;
+pub use basic::{BASIC, ROUTE_BASIC};
 pub use cors::{CORS, ROUTE_CORS};
 pub use dpdk::{DPDK, DPDK_PORT};
 pub use http::{
@@ -182,7 +184,7 @@ pub const COMMON: [&ReferenceSection; 17] = [
 ];
 
 /// Sections of HTTP and TLS services only, likewise.
-pub const LAYER7: [&ReferenceSection; 19] = [
+pub const LAYER7: [&ReferenceSection; 20] = [
     &GROUP,
     &ROUTE,
     &REDIRECT,
@@ -200,6 +202,7 @@ pub const LAYER7: [&ReferenceSection; 19] = [
     &ACME,
     &TRACING,
     &QUEUE,
+    &BASIC,
     &BACKEND_TLS,
     &TLS,
 ];

@@ -17,6 +17,11 @@ pub(super) fn read(path: &Path, secrets: &str, form: &str) -> Result<Vec<u8>, Se
     read_checked(path, FILE_BYTES_MAX, form, |file| check(file, path, secrets))
 }
 
+/// [`read`] for a file of secrets that may have more bytes.
+pub(super) fn read_long(path: &Path, bytes_max: u64, secrets: &str, form: &str) -> Result<Vec<u8>, SecretFileError> {
+    read_checked(path, bytes_max, form, |file| check(file, path, secrets))
+}
+
 /// What the file at `path` says, which holds no secret: `bytes_max` bytes at most.
 pub(super) fn read_bounded(path: &Path, bytes_max: u64, form: &str) -> Result<Vec<u8>, SecretFileError> {
     read_checked(path, bytes_max, form, |_| Ok(()))

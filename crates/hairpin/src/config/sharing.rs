@@ -15,7 +15,7 @@ use std::ops::Range;
 pub(super) const FIELD: &str = "routes_of";
 
 /// What the service would say of requests and backends itself.
-const SAID_THERE: [&str; 14] = [
+const SAID_THERE: [&str; 15] = [
     "route",
     "cors",
     "access",
@@ -25,6 +25,7 @@ const SAID_THERE: [&str; 14] = [
     "health",
     "outlier",
     "queue",
+    "basic",
     "balance",
     "hash_name",
     "all_down",
@@ -132,6 +133,12 @@ fn checked(sink: &Sink<'_>, drafts: &[ServiceDraft], (at, other): (usize, usize)
             "responses of connections that are spliced get none of its fields: leave `cors` out there, or make this one https",
         );
     }
+    if draft.settings.https.is_none() && !owner.settings.said.basic.is_empty() {
+        return refuse(
+            "which asks for passwords (`basic`)".to_string(),
+            "they go over TLS only: make this one https, or have it redirect with `redirect_to_https`",
+        );
+    }
     if draft.settings.https.is_some() && l7::redirects_said(&owner.settings.said) {
         return refuse(
             "which redirects to https".to_string(),
@@ -155,6 +162,7 @@ fn follow(drafts: &mut [ServiceDraft], (at, other): (usize, usize), http: Http) 
     let route_count = drafts[other].settings.said.routes.len() as u16;
     drafts[at].settings.route_count = route_count;
     drafts[at].settings.said.cors = drafts[other].settings.said.cors.clone();
+    drafts[at].settings.said.basic = drafts[other].settings.said.basic.clone();
     let service = &mut drafts[at].service;
     let is_spliced = !service.kind.is_terminated();
     match &mut service.kind {

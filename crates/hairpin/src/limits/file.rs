@@ -107,6 +107,9 @@ pub(super) const FILE: Group = Group {
         limit("`fields_max`", Number(FIELDS_MAX as u64, "fields"), RELOADS, REFUSED),
         limit("keys in `keys_file`", Number(KEYS_MAX as u64, "keys"), RELOADS, REFUSED),
         limit("`keys_file` and `headers_file`", Number(limits::SECRET_FILE_BYTES_MAX, "bytes"), RELOADS, REFUSED),
+        limit("`users_file`", Number(limits::USERS_FILE_BYTES_MAX, "bytes"), RELOADS, REFUSED),
+        limit("users of a `users_file`", Number(hairpin_https::limits::USERS_MAX as u64, "users"), RELOADS, REFUSED),
+        limit("cost of a hash in a `users_file`", Number(hairpin_https::limits::COST_MAX as u64, ""), RELOADS, REFUSED),
         limit(
             "text that a health check sends or expects",
             Number(health::TEXT_BYTES_MAX as u64, "bytes"),

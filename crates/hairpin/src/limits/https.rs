@@ -95,6 +95,18 @@ pub(super) const HTTPS_SERVICES: Group = Group {
             "503.",
         ),
         limit(
+            "requests that wait until their credentials are checked (`basic`), on each core",
+            Number(limits::CHECKS_MAX as u64, "requests"),
+            &[http_refusals("authentication-busy")],
+            "503.",
+        ),
+        limit(
+            "credentials of a `users_file` that are remembered to be right, on each core",
+            Number(limits::REMEMBERED_MAX as u64, "credentials"),
+            &[],
+            "The oldest are forgotten, and checked again.",
+        ),
+        limit(
             "streams of an HTTP/2 connection that are open or still served",
             Option(&HTTPS, "streams_max", "streams"),
             EVENTS,

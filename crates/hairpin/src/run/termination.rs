@@ -20,8 +20,8 @@ use hairpin_core::keys::{Purpose, Secret};
 use hairpin_core::l7::config::Kind;
 use hairpin_core::worker::Which;
 use hairpin_https::{
-    Configuration, ConnectionLister, CoreReading, Cors, QueueSettings, Runtimes, RuntimesOptions, TerminatedService,
-    TicketSecret,
+    BasicAuth, Configuration, ConnectionLister, CoreReading, Cors, QueueSettings, Runtimes, RuntimesOptions,
+    TerminatedService, TicketSecret,
 };
 use hairpin_linux::cpu;
 use rustix::process::{Resource, Rlimit};
@@ -46,6 +46,13 @@ fn cors(config: &Config, merged: &Merged) -> HashMap<u16, Vec<Option<Cors>>> {
     let numbered = config.services.iter().zip(&merged.numbers).map(|(settings, number)| (*number, &settings.said.cors));
     let has_cors = numbered.filter(|(_, cors)| cors.iter().any(Option::is_some));
     has_cors.map(|(number, cors)| (number, cors.clone())).collect()
+}
+
+/// Who may ask for the routes of services, by number.
+fn basic(config: &Config, merged: &Merged) -> HashMap<u16, Vec<Option<Arc<BasicAuth>>>> {
+    let numbered = config.services.iter().zip(&merged.numbers);
+    let asking = numbered.filter(|(settings, _)| !settings.said.basic.is_empty());
+    asking.map(|(settings, number)| (*number, settings.said.basic.clone())).collect()
 }
 
 /// Services and groups, by number, whose backends speak HTTP/2.
@@ -159,6 +166,7 @@ impl Termination {
             http2_backends: http2_backends(config, merged),
             queues: queues(config, merged),
             cors: cors(config, merged),
+            basic: basic(config, merged),
             challenges: challenges.tls.clone(),
         };
         let listening = self.listening(&listeners::endpoints(snapshot), listeners)?;

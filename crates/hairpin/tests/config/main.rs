@@ -10,6 +10,7 @@ mod acme;
 mod api;
 mod backend_tls;
 mod balance;
+mod basic;
 mod clashes;
 mod cors;
 mod direct;

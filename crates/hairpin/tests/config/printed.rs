@@ -44,6 +44,7 @@ fn the_full_examples_show_every_field() {
                     "hash_name",
                     "queue",
                     "cors",
+                    "basic",
                     "backend_tls",
                     "acme",
                     "tracing",
@@ -106,6 +107,7 @@ fn template_http_and_tls_sections_match_defaults() {
     let template = config::template();
     // [acme] is for the names of a service, and without [tracing] there is none.
     let is_of_services = |section: &&reference::ReferenceSection| !["[acme]", "[tracing]"].contains(&section.header);
+    let users = format!("users_file = \"{}\"\n", crate::basic::users_file("template", crate::basic::ANN).display());
     for section in reference::LAYER7.into_iter().filter(is_of_services) {
         let begins = format!("\n#{}\n", section.header);
         let (_, rest) = template.split_once(&begins).unwrap_or_else(|| panic!("{}", section.header));
@@ -114,7 +116,9 @@ fn template_http_and_tls_sections_match_defaults() {
         let fields = own.lines().filter_map(|line| line.strip_prefix('#')).filter(|line| !line.starts_with(' '));
         let fields: Vec<&str> = fields.filter(|line| !line.contains("    # default: ")).collect();
         let before = match section.header {
-            "[service.backend_tls]" | "[service.queue]" | "[service.cors]" => "https.certificates = \"/c\"\n",
+            "[service.backend_tls]" | "[service.queue]" | "[service.cors]" | "[service.basic]" => {
+                "https.certificates = \"/c\"\n"
+            }
             "[service.route.mirror]" => {
                 "https.certificates = \"/c\"\ngroup = [{ name = \"shadow\", backends = [\"10.0.0.3:80\"] }]\n[[service.route]]\n"
             }
@@ -127,6 +131,7 @@ fn template_http_and_tls_sections_match_defaults() {
             }
             "[service.https]" => "certificates = \"/c\"\n",
             "[[service.limit]]" => "requests = 100\n",
+            "[service.basic]" => &users,
             "[service.queue]" => "[[service.backend]]\naddress = \"10.0.0.2:1\"\nconnections_max = 1\n",
             _ => "",
         };
@@ -135,6 +140,7 @@ fn template_http_and_tls_sections_match_defaults() {
             | "[service.backend_tls]"
             | "[service.queue]"
             | "[service.cors]"
+            | "[service.basic]"
             | "[service.route.mirror]" => "https",
             "[service.tls]" => "tls",
             _ => "http",

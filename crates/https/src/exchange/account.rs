@@ -13,7 +13,7 @@ impl Exchange {
     /// Notes that Hairpin answers it by itself.
     pub(crate) fn refused(&self, local: &Local, status: u16, why: Refused) {
         if let Some(recording) = &self.recording {
-            let bytes = refusal(local, status, self.method == Method::Head).len();
+            let bytes = refusal(local, status, self.method == Method::Head, self.challenge(status).as_deref()).len();
             recording.answered(status, Some(why), bytes);
         }
     }

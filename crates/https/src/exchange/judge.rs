@@ -1,6 +1,7 @@
 //! The decision about a request whose head was read.
 
 use super::{Client, Exchange};
+use crate::basic::Seen;
 use crate::cors::CorsFields;
 use crate::local::Local;
 use crate::mirror;
@@ -45,6 +46,7 @@ pub(crate) fn judge(
     let address = &client.key.source.address;
     let verdict = local.limiting(client.service, &setup, |limiting| decision::judge(http, request, address, limiting));
     let number = verdict.route(http);
+    let mut challenge = None;
     let (status, body, template, why, retry_after_s) = match verdict {
         Verdict::Refuse { status, why } => return refuse(number, (status, why)),
         Verdict::Limited(Limited { action: LimitAction::Drop, .. }) => return Judged::Drop,
@@ -52,10 +54,21 @@ pub(crate) fn judge(
             (429, &[][..], None, Some(Refused::Limited), Some(retry_after_s))
         }
         Verdict::Answer { status, body, location, why, .. } => (status, body, location, why, None),
-        Verdict::Forward { route, groups } => {
+        Verdict::Forward { route, groups } => 'forward: {
             if let Some(fields) = setup.cors(client.service, number).and_then(|cors| cors.preflight(request)) {
                 return preflight(local, client, request, number, (&fields, close));
             }
+            let Ok(guard) = setup.guard(client.service, number) else {
+                return refuse(number, (503, Refused::NoBackend));
+            };
+            let pending = match guard.map(|guard| (guard, guard.see(request))) {
+                None | Some((_, Seen::Right)) => None,
+                Some((_, Seen::Unknown(pending))) => Some(pending),
+                Some((guard, Seen::None)) => {
+                    challenge = Some(guard.challenge());
+                    break 'forward (401, &[][..], None, Some(Refused::Unauthorized), None);
+                }
+            };
             let mut turn = local.turn.get();
             let group = decision::pick(groups, &mut turn);
             local.turn.set(turn);
@@ -64,10 +77,14 @@ pub(crate) fn judge(
                 local.retry_budgets.earn(client.service, http.limits.retry_percent);
             }
             let mut exchange = Exchange::new(&setup, client.clone(), http, request, (number, group), close);
+            exchange.pending = pending;
             exchange.trace = local.mark(client, request);
             exchange.recording = Recording::begin(local, client, Some(request), exchange.trace.as_ref());
             exchange.recording.iter().for_each(|recording| recording.note(|record| record.route = number));
-            mirror::copy(local, client, (&setup, http), request, (number, exchange.trace));
+            // Before its credentials have been checked nothing of it goes anywhere.
+            if exchange.pending.is_none() {
+                mirror::copy(local, client, (&setup, http), request, (number, exchange.trace));
+            }
             return Judged::Forward(Box::new(exchange));
         }
     };
@@ -77,7 +94,7 @@ pub(crate) fn judge(
     }
     let close = close || request.body != Length::None;
     if let Some(why) = why {
-        if close && retry_after_s.is_none() {
+        if close && retry_after_s.is_none() && challenge.is_none() {
             return refuse(number, (status, why));
         }
         local.counts.refused(why);
@@ -93,7 +110,8 @@ pub(crate) fn judge(
         None => None,
     };
     let head_only = request.method == Method::Head;
-    match reply::write(out, &Reply { status, date: local.date(), location, retry_after_s, body, head_only, close }) {
+    let date = local.date();
+    match reply::write(out, &Reply { status, date, location, retry_after_s, challenge, body, head_only, close }) {
         Ok(length) => {
             recording::answer(local, client, request, (number, status, why), length);
             Judged::Answer { status, response: out[..length].to_vec(), close }
@@ -118,6 +136,7 @@ fn preflight(
         status: 204,
         date: local.date(),
         location: None,
+        challenge: None,
         retry_after_s: None,
         body: &[],
         head_only: false,

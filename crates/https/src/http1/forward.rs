@@ -105,7 +105,9 @@ impl<S: ClientStream> Forwarding<'_, S> {
         let head_only = exchange.method == Method::Head;
         self.local.counts.refused(why);
         exchange.refused(self.local, status, why);
-        refuse(self.local, exchange.service(), self.io, (status, head_only), self.deadline).await
+        let challenge = exchange.challenge(status);
+        let answer = (status, head_only, challenge.as_deref());
+        refuse(self.local, exchange.service(), self.io, answer, self.deadline).await
     }
 
     /// Answers a request that its backend did not answer. `is_reused`: it was sent on a kept connection.

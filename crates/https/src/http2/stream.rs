@@ -86,7 +86,7 @@ impl Stream {
                     self.local.counts.refused(Refused::Malformed);
                     return self.respond.send_reset(Reason::PROTOCOL_ERROR);
                 }
-                Err(_) => return self.refuse(408, Refused::Slow, Method::Get).await,
+                Err(_) => return self.refuse((408, Refused::Slow), Method::Get, None).await,
             }
         }
         self.is_call = grpc::is_call(&parts.headers);
@@ -112,7 +112,7 @@ impl Stream {
         match judged {
             Judged::Drop => self.respond.send_reset(Reason::ENHANCE_YOUR_CALM),
             Judged::Refuse { status, why } => {
-                self.refuse(status, why, Method::Get).await;
+                self.refuse((status, why), Method::Get, None).await;
                 Upload::new(Some(body), None).discard().await;
             }
             Judged::Answer { status, response, .. } => {
@@ -153,7 +153,7 @@ impl Stream {
         self.local.counts.request(self.client.service);
         let method = exchange.method;
         let Some(limits) = exchange.limits() else {
-            return self.refuse(503, Refused::NoBackend, method).await;
+            return self.refuse((503, Refused::NoBackend), method, None).await;
         };
         let mut tunnel = None;
         let mut up = match exchange.body {
@@ -185,12 +185,16 @@ impl Stream {
             Err(Failed::Reset(Reason::PROTOCOL_ERROR)) => exchange.broken_off(Ending::Client),
             Err(Failed::Reset(_)) => exchange.broken_off(Ending::Backend),
         }
+        let challenge = match &forwarded {
+            Err(Failed::Refused(status, _)) => exchange.challenge(*status),
+            _ => None,
+        };
         // It counts as its backend's load; what is left of the request is none.
         drop(exchange);
         match forwarded {
             Ok(()) => {}
             Err(Failed::Gone) => return,
-            Err(Failed::Refused(status, why)) => self.refuse(status, why, method).await,
+            Err(Failed::Refused(status, why)) => self.refuse((status, why), method, challenge.as_deref()).await,
             Err(Failed::Reset(reason)) => return self.respond.send_reset(reason),
         }
         up.discard().await;
@@ -203,10 +207,10 @@ impl Stream {
         limits.map_or(TRANSLATED, |limits| Bounds { bytes_max: TRANSLATED.bytes_max, ..limits })
     }
 
-    async fn refuse(&mut self, status: u16, why: Refused, method: Method) {
+    async fn refuse(&mut self, (status, why): (u16, Refused), method: Method, challenge: Option<&[u8]>) {
         self.local.counts.refused(why);
         self.local.counts.reply(self.client.service, status);
-        let response = exchange::refusal(&self.local, status, method == Method::Head);
+        let response = exchange::refusal(&self.local, status, method == Method::Head, challenge);
         self.answer(&response, method).await;
     }
 

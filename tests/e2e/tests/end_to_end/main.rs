@@ -10,6 +10,7 @@ mod access;
 mod access_log;
 mod acme;
 mod api;
+mod authentication;
 mod availability;
 mod backends;
 mod balance;
@@ -134,6 +135,7 @@ fn main() -> ExitCode {
         http::tests(),
         grpc::tests(),
         https::tests(),
+        authentication::tests(),
         https_draining::tests(),
         crash::tests(),
         leaks::tests(),

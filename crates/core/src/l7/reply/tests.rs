@@ -7,7 +7,16 @@ const BOUNDS: Bounds = Bounds { bytes_max: 16_384, fields_max: 128, target_bytes
 
 /// The usual answer with `status`: its name is its body.
 fn of_status(status: u16, head_only: bool, close: bool) -> Reply<'static> {
-    Reply { status, date: None, location: None, retry_after_s: None, body: text(status).as_bytes(), head_only, close }
+    Reply {
+        status,
+        date: None,
+        location: None,
+        retry_after_s: None,
+        challenge: None,
+        body: text(status).as_bytes(),
+        head_only,
+        close,
+    }
 }
 
 /// The bytes of `reply`; also checks the error when the room is a byte too small.
@@ -127,4 +136,13 @@ fn locations_are_filled_in() {
             assert_eq!(location(&mut out[..length - 1], template.as_bytes(), &request, https), Err(NoRoom));
         }
     }
+}
+
+#[test]
+fn challenge_says_which_credentials_are_asked_for() {
+    let reply = Reply { challenge: Some(b"Basic realm=\"a\""), body: b"", ..of_status(401, false, false) };
+    assert_eq!(
+        written(&reply),
+        "HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\nWWW-Authenticate: Basic realm=\"a\"\r\n\r\n"
+    );
 }

@@ -48,11 +48,15 @@ pub enum Refused {
     BackendsFull,
     /// It has waited too long for a backend to have fewer requests than it may: 503.
     QueueTimeout,
+    /// It has not the credentials of a user: 401.
+    Unauthorized,
+    /// As many requests wait as may until their credentials are checked: 503.
+    AuthenticationBusy,
 }
 
 impl Refused {
     /// All of them, in order.
-    pub const ALL: [Refused; 18] = [
+    pub const ALL: [Refused; 20] = [
         Refused::Malformed,
         Refused::TooLarge,
         Refused::Slow,
@@ -71,6 +75,8 @@ impl Refused {
         Refused::Limited,
         Refused::BackendsFull,
         Refused::QueueTimeout,
+        Refused::Unauthorized,
+        Refused::AuthenticationBusy,
     ];
 
     /// The answer to a request with such chunks, and the reason it counts under.
@@ -103,6 +109,8 @@ impl Refused {
             Refused::Limited => "limited",
             Refused::BackendsFull => "backends-full",
             Refused::QueueTimeout => "queue-timeout",
+            Refused::Unauthorized => "unauthorized",
+            Refused::AuthenticationBusy => "authentication-busy",
         }
     }
 }

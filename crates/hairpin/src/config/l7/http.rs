@@ -5,7 +5,7 @@ use super::super::reader::{TomlTable, truth};
 use super::super::reference;
 use super::super::words::{BackendProtocol, SameSite, SettingWord, Spoken};
 use super::conditions::networks;
-use super::{Targets, edits, number, read_proxy_protocol, route};
+use super::{Targets, basic, edits, number, read_proxy_protocol, route};
 use hairpin_core::l7::config::{Action, Edits, Field, Forwarded, Http, HttpLimits, Sticky};
 use hairpin_core::l7::edit;
 use hairpin_core::l7::route::host::HostPattern;
@@ -45,7 +45,8 @@ pub(super) fn read(service: &TomlTable<'_>, spoken: Spoken, targets: &Targets) -
     let forwarded = table.table("forwarded", &reference::FORWARDED);
     let limits = table.table("limits", &reference::HTTP_LIMITS);
     let rest = read_rest(service, &table, spoken, targets);
-    let (routes, said_routes, cors) = route::read(service, spoken, targets, rest);
+    let basic = basic::of_service(service, spoken, &targets.service);
+    let (routes, said_routes, (cors, users)) = route::read(service, spoken, targets, (rest, &basic));
     let (access, said_access) = route::read_access(service, spoken);
     let proxy_protocol = read_proxy_protocol(&table);
     let reuse = table.boolean("reuse");
@@ -94,6 +95,7 @@ pub(super) fn read(service: &TomlTable<'_>, spoken: Spoken, targets: &Targets) -
         offload_bytes_min: table.integer("offload_bytes_min"),
         timestamps: table.boolean("timestamps"),
     };
+    basic::judge_edits(service, &users, &http.edits.request);
     let mut fields = table.said();
     let is_https = spoken == Spoken::Https;
     let of_packets = |field: &str| OF_PACKETS.iter().any(|(other, _)| *other == field);
@@ -108,7 +110,8 @@ pub(super) fn read(service: &TomlTable<'_>, spoken: Spoken, targets: &Targets) -
     fields.push(("cors".to_string(), service.written_of("cors").unwrap_or_else(|| "none".to_string())));
     fields.extend(forwarded.said());
     fields.extend(limits.said());
-    (http, HttpSections { fields, access: said_access, limits: Vec::new(), routes: said_routes, cors })
+    fields.push(("basic".to_string(), basic.said));
+    (http, HttpSections { fields, access: said_access, limits: Vec::new(), routes: said_routes, cors, basic: users })
 }
 
 /// Whether all requests that no route takes are redirected, as the file says it.

@@ -3,6 +3,7 @@
 //! Whatever is wrong is reported and left out; a file with mistakes is not used.
 
 pub(super) mod backend_tls;
+mod basic;
 mod conditions;
 mod cors;
 mod edits;
@@ -15,6 +16,7 @@ mod tls;
 /// Bounds of these tables.
 pub(crate) mod limits {
     pub(crate) use super::backend_tls::ROOTS_MAX;
+    pub(crate) use super::basic::FILE_BYTES_MAX as USERS_FILE_BYTES_MAX;
     pub(crate) use super::http::PATH_BYTES_MAX;
     pub(crate) use super::https::CERTIFICATES_MAX;
     pub(crate) use super::route::BODY_BYTES_MAX;
@@ -89,10 +91,11 @@ pub(super) fn span_of_acme(service: &TomlTable<'_>) -> Range<usize> {
 pub(super) fn foreign(table: &TomlTable<'_>, spoken: Spoken, name: &str) {
     let routed = [Spoken::Http, Spoken::Https, Spoken::Tls];
     let of_http = [Spoken::Http, Spoken::Https];
-    let tables: [(&str, &[Spoken]); 8] = [
+    let tables: [(&str, &[Spoken]); 9] = [
         ("routes_of", &of_http),
         ("queue", &of_http),
         ("cors", &of_http),
+        ("basic", &[Spoken::Https]),
         ("group", &routed),
         ("route", &routed),
         ("http", &of_http),

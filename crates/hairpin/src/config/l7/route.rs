@@ -3,6 +3,7 @@
 use super::super::reader::TomlTable;
 use super::super::reference;
 use super::super::words::{AccessAction, SettingWord, Spoken};
+use super::basic::{self, Basic, RouteUsers};
 use super::conditions::{self, FIELDS};
 use super::{ROUTES_MAX, Targets, bounded, cors, edits, is_terminated, number};
 use crate::health::StatusRanges;
@@ -18,13 +19,14 @@ const TARGETS: [&str; 4] = ["group", "groups", "redirect", "reply"];
 /// Bytes of a reply's body at most.
 pub(crate) const BODY_BYTES_MAX: usize = 4096;
 
-/// The routes of a service, in the end one with the action `rest` for what the others do not take, and how they are written.
+/// The routes of a service, in the end one with the action `rest` for what the others do not take; how they are written; and
+/// who may ask for each, if not all may ask for all. `of_service`: the service's users.
 pub(super) fn read(
     service: &TomlTable<'_>,
     spoken: Spoken,
     targets: &Targets,
-    rest: Option<Action>,
-) -> (Box<[Route]>, Vec<String>, Vec<Option<Cors>>) {
+    (rest, of_service): (Option<Action>, &Basic),
+) -> (Box<[Route]>, Vec<String>, (Vec<Option<Cors>>, RouteUsers)) {
     let tables = service.tables("route", &reference::ROUTE);
     bounded(service, "route", tables.len(), ROUTES_MAX);
     let certificates = edits::Certificates::of(service, spoken);
@@ -32,6 +34,7 @@ pub(super) fn read(
     let default = cors::read(service, &reference::CORS, is_terminated);
     let mut cors = Vec::new();
     let mut all_taken = None;
+    let mut own = Vec::with_capacity(tables.len());
     let mut routes: Vec<Route> = Vec::new();
     for table in &tables {
         only(table, &["sni", "alpn"], spoken.word(), "say `host` for the name asked for");
@@ -51,6 +54,7 @@ pub(super) fn read(
             let Some(mirror) = mirror(table, targets) else { continue };
             terms.mirror = Some(mirror);
         }
+        own.push(basic::of_route(table, spoken, &targets.service));
         let of_route = cors::of_route(table, &conditions, default.as_ref(), is_terminated);
         if let Some(action) = action(table, targets) {
             cors.push(of_route.filter(|_| matches!(action, Action::Forward { .. })));
@@ -73,7 +77,12 @@ pub(super) fn read(
     let mirrored = routes.iter().filter_map(|route| route.terms.mirror.map(|mirror| mirror.group));
     let used: Vec<_> = groups.map(|(group, _)| *group).chain(mirrored).collect();
     targets.warn_unused(service, are_right.then_some(&used));
-    (routes.into(), tables.iter().map(written).collect(), cors)
+    let users = basic::apply(of_service, &own, &mut routes);
+    let said = |(table, own): (&TomlTable<'_>, &Option<Basic>)| match own {
+        Some(own) => format!("{}: basic {}", written(table), own.said),
+        None => written(table),
+    };
+    (routes.into(), tables.iter().zip(&own).map(said).collect(), (cors, users))
 }
 
 /// What holds for a route's requests. `is_terminated`: whether the service's connections end here.
@@ -213,8 +222,9 @@ fn action(table: &TomlTable<'_>, targets: &Targets) -> Option<Action> {
 
 /// Reports what means nothing where no request goes on.
 fn answers_itself(table: &TomlTable<'_>) {
-    const OF_BACKENDS: [&str; 9] = [
+    const OF_BACKENDS: [&str; 10] = [
         "mirror",
+        "basic",
         "replace_prefix",
         "request_headers",
         "response_headers",

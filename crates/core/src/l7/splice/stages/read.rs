@@ -400,7 +400,7 @@ fn limited((out, date): Paper<'_>, request: &Request<'_>, retry_after_s: u32, cl
     let (status, why) = (429, Refused::Limited);
     let head_only = request.method == Method::Head;
     let retry_after_s = Some(retry_after_s);
-    let answer = Reply { status, date, location: None, retry_after_s, body: &[], head_only, close };
+    let answer = Reply { status, date, location: None, retry_after_s, challenge: None, body: &[], head_only, close };
     match reply::write(out, &answer) {
         Ok(length) => Found::Reply { length, head: request.bytes.len(), close, status, why: Some(why) },
         Err(_) => Found::Refuse { status: 500, why: Refused::NoRoom },
@@ -427,7 +427,7 @@ fn write_reply(
 ) -> Found {
     let close = close || request.body != Length::None;
     let head_only = request.method == Method::Head;
-    let answer = Reply { status, date, location, retry_after_s: None, body, head_only, close };
+    let answer = Reply { status, date, location, retry_after_s: None, challenge: None, body, head_only, close };
     match reply::write(out, &answer) {
         Ok(length) => Found::Reply { length, head: request.bytes.len(), close, status, why: None },
         Err(_) => Found::Refuse { status: 500, why: Refused::NoRoom },

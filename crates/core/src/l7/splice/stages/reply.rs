@@ -31,7 +31,8 @@ impl Splices {
         let head_only = client_conn.exchange.method == Method::Head && client_conn.state != ClientConnState::Reading;
         let retry_after_s = reply::retry_after_s(status);
         let (date, location) = (self.date, None);
-        let answer = Reply { status, date, retry_after_s, location, body: &[], head_only, close: true };
+        let answer =
+            Reply { status, date, retry_after_s, location, challenge: None, body: &[], head_only, close: true };
         match reply::write(&mut self.scratch[..HEAD_ROOM], &answer) {
             Ok(length) => {
                 let all = client_conn.waiting();
