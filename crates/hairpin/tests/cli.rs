@@ -54,7 +54,7 @@ fn validate_accepts_the_examples() {
     for (name, counts) in [
         ("minimal", "1 service, 2 backends"),
         ("full", "6 services, 11 backends"),
-        ("http", "4 services, 5 groups, 13 backends"),
+        ("http", "4 services, 6 groups, 14 backends"),
     ] {
         let path = root().join(format!("examples/{name}.toml"));
         let output = hairpin(&["validate", "-c", path.to_str().unwrap()]);

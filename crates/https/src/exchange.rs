@@ -11,6 +11,7 @@ use crate::basic::PendingCheck;
 use crate::client_certificate::ClientCertificate;
 use crate::control::Control;
 use crate::cors::CorsFields;
+use crate::forward_auth::{Permission, Question};
 use crate::http2_backend::{Unfit, Ways};
 use crate::lease::Lease;
 use crate::local::Local;
@@ -23,7 +24,7 @@ use hairpin_core::l7::body::Length;
 use hairpin_core::l7::choice;
 use hairpin_core::l7::config::{Group, Http, HttpLimits, Route};
 use hairpin_core::l7::edit::{self, Facts, HEAD_ROOM};
-use hairpin_core::l7::head::{self, Method, ParseStatus, Request, Version};
+use hairpin_core::l7::head::{self, Bounds, Method, ParseStatus, Request, Version};
 use hairpin_core::l7::proxy_protocol;
 use hairpin_core::l7::reply::{self, Reply};
 use hairpin_core::l7::splice::Refused;
@@ -94,8 +95,16 @@ pub(crate) struct Exchange {
     trace: Option<TraceContext>,
     /// Its record, if one is kept.
     recording: Option<Box<Recording>>,
-    /// It is a copy: its times are no client's.
-    is_copy: bool,
+    /// The question whether it may go on, until it has been answered.
+    question: Option<Question>,
+    /// Lines of fields that are added to its head behind all edits: those that the answer gave it.
+    pub(crate) granted: Vec<u8>,
+    /// The answer that the client gets instead.
+    denied: Option<Vec<u8>>,
+    /// It is no client's: its times do not count.
+    is_aside: bool,
+    /// The route that it has instead of one of its service, and bounds of its head.
+    own: Option<(Box<Route>, Bounds)>,
 }
 
 /// The head of a response, as it goes on.
@@ -200,13 +209,18 @@ impl Exchange {
             pending: None,
             trace: None,
             recording: None,
-            is_copy: false,
+            question: None,
+            granted: Vec::new(),
+            denied: None,
+            is_aside: false,
+            own: None,
         }
     }
 
-    /// It is a copy of a client's request, and belongs to its trace.
-    pub(crate) fn set_copy(&mut self, trace: Option<TraceContext>) {
-        (self.is_copy, self.trace) = (true, trace);
+    /// It is a request beside a client's, of this trace. `own`: its route and the bounds of its head, if they are not those of its
+    /// service.
+    pub(crate) fn set_aside(&mut self, trace: Option<TraceContext>, own: Option<(Box<Route>, Bounds)>) {
+        (self.is_aside, self.trace, self.own, self.cors) = (true, trace, own, None);
     }
 
     /// The service's number.
@@ -225,16 +239,20 @@ impl Exchange {
     }
 
     fn route(&self) -> Option<&Route> {
-        self.http()?.routes.get(self.route)
+        match &self.own {
+            Some((route, _)) => Some(route),
+            None => self.http()?.routes.get(self.route),
+        }
     }
 
     /// The limits that hold for it.
     pub(crate) fn limits(&self) -> Option<HttpLimits> {
         let limits = self.http()?.limits;
-        let terms = self.route().map(|route| route.terms).unwrap_or_default();
+        let terms = self.route().map(|route| &route.terms);
+        let (response, body) = terms.map_or((None, None), |terms| (terms.response_timeout, terms.body_timeout));
         Some(HttpLimits {
-            response_timeout: terms.response_timeout.unwrap_or(limits.response_timeout),
-            body_timeout: terms.body_timeout.unwrap_or(limits.body_timeout),
+            response_timeout: response.unwrap_or(limits.response_timeout),
+            body_timeout: body.unwrap_or(limits.body_timeout),
             ..limits
         })
     }
@@ -242,9 +260,12 @@ impl Exchange {
     /// Whether a request goes to another backend for the status of its response, of which the client has seen nothing.
     /// `is_untouched`: all of the request is still there.
     pub(crate) fn retries(&mut self, local: &Local, status: u16, is_untouched: bool) -> bool {
-        let terms = self.route().map(|route| route.terms).unwrap_or_default();
-        let may = is_untouched && self.is_idempotent && self.retries < terms.retries;
-        if !may || !terms.retry_status.contains(status) {
+        let Some((retries, retry_status)) = self.route().map(|route| (route.terms.retries, route.terms.retry_status))
+        else {
+            return false;
+        };
+        let may = is_untouched && self.is_idempotent && self.retries < retries;
+        if !may || !retry_status.contains(status) {
             return false;
         }
         let percent = self.http().map_or(0, |http| http.limits.retry_percent);
@@ -308,8 +329,16 @@ impl Exchange {
         local.queues.wait((self.group, priority), queue, || self.choose(local)).await
     }
 
+    /// The response of Hairpin's own with this status.
+    pub(crate) fn refusal(&self, local: &Local, status: u16) -> Vec<u8> {
+        match &self.denied {
+            Some(response) => response.clone(),
+            None => refusal(local, status, self.method == Method::Head, self.challenge(status).as_deref()),
+        }
+    }
+
     /// The credentials that the client is asked for, if it is refused with this status for its lack of them.
-    pub(crate) fn challenge(&self, status: u16) -> Option<Vec<u8>> {
+    fn challenge(&self, status: u16) -> Option<Vec<u8>> {
         let guard = self.setup.guard(self.client.service, u16::try_from(self.route).ok()?).ok().flatten();
         guard.filter(|_| status == 401).map(|guard| guard.challenge().to_vec())
     }
@@ -321,6 +350,17 @@ impl Exchange {
     pub(crate) async fn acquire(&mut self, local: &Local) -> Result<BackendConn, (u16, Refused)> {
         if let Some(pending) = self.pending.take() {
             local.checks.check(pending).await?;
+        }
+        if let Some(question) = self.question.take() {
+            // Boxed: it has an exchange of its own.
+            match Box::pin(question.ask(local, &self.setup, &self.client)).await {
+                Some(Permission::Granted(lines)) => self.granted = lines,
+                Some(Permission::Denied { status, response }) => {
+                    self.denied = Some(response);
+                    return Err((status, Refused::Unauthorized));
+                }
+                None => return Err((503, Refused::AuthenticationFailed)),
+            }
         }
         loop {
             let (number, endpoint) = self.choose_in_turn(local).await.map_err(|why| (503, why))?;
@@ -340,7 +380,7 @@ impl Exchange {
                         let us = recording.so_far();
                         recording.note(|record| record.to_backend_us = record.to_backend_us.min(us));
                     }
-                    if self.retries == 0 && !self.is_copy {
+                    if self.retries == 0 && !self.is_aside {
                         self.timed(local, |times| &mut times.to_backend);
                     }
                     return Ok(conn);
@@ -412,7 +452,8 @@ impl Exchange {
     /// with. `None`: it has no room.
     pub(crate) fn request_head(&self, local: &Local, bytes: &[u8], conn: &BackendConn) -> Option<Vec<u8>> {
         let (http, route) = (self.http()?, self.route()?);
-        let read = head::request(bytes, &http.limits.head_bounds());
+        let bounds = self.own.as_ref().map_or_else(|| http.limits.head_bounds(), |(_, bounds)| *bounds);
+        let read = head::request(bytes, &bounds);
         let Ok(ParseStatus::Complete(request)) = &read else { return None };
         let mut heads = local.heads.borrow_mut();
         let mut before = 0;
@@ -423,7 +464,11 @@ impl Exchange {
         }
         let room = &mut heads[before..before + HEAD_ROOM];
         let length = edit::request_head(room, request, http, route, &self.facts()).ok()?;
-        Some(heads[..before + length].to_vec())
+        let mut written = heads[..before + length].to_vec();
+        // In front of the empty line.
+        let end = written.len().checked_sub(2)?;
+        written.splice(end..end, self.granted.iter().copied());
+        Some(written)
     }
 
     /// Reads the head of a response at the start of `bytes`, and writes the one that goes to the client.

@@ -67,7 +67,8 @@ pub(crate) async fn serve<S: ClientStream>(local: &Rc<Local>, client: &Client, i
             Found::Drop => After::Abort,
             Found::Refuse { status, why } => {
                 local.counts.refused(why);
-                refuse(local, client.service, io, (status, false, None), &mut deadline).await
+                let response = exchange::refusal(local, status, false, None);
+                refuse(local, client.service, io, (status, &response), &mut deadline).await
             }
             Found::Answer { status, response, head_bytes, close } => {
                 client.control.count_request();
@@ -170,13 +171,12 @@ async fn refuse<S: AsyncWrite + Unpin>(
     local: &Local,
     service: u16,
     io: &mut S,
-    (status, head_only, challenge): (u16, bool, Option<&[u8]>),
+    (status, response): (u16, &[u8]),
     deadline: &mut Deadline,
 ) -> After {
-    let response = exchange::refusal(local, status, head_only, challenge);
     local.counts.reply(service, status);
     // The response leaves with the end of the stream.
-    match pump::write_and(io, &response, (deadline, CLOSING_TIMEOUT), false).await {
+    match pump::write_and(io, response, (deadline, CLOSING_TIMEOUT), false).await {
         Ok(()) => After::Close,
         Err(_) => After::Abort,
     }

@@ -20,6 +20,9 @@
 //! | `lease`, `queue` | a request's part of its backend's load, and waiting for one that has less than it may |
 //! | `cors` | which scripts of other origins may read responses |
 //! | `basic` | who may ask, by user and password |
+//! | `forward_auth` | who may ask, by a server that is asked |
+//! | `mirror` | copies of requests for another group |
+//! | `aside` | requests of Hairpin's own beside a client's |
 //! | `retry_budget` | how many requests are sent again |
 //! | `pump` | bodies that are copied |
 //! | `certificates` | certificates and keys, read and checked as a whole |
@@ -31,6 +34,7 @@
 
 #![forbid(unsafe_code)]
 
+mod aside;
 mod backend;
 mod backend_stream;
 mod backend_tls;
@@ -44,6 +48,7 @@ mod control;
 mod cors;
 mod deadline;
 mod exchange;
+mod forward_auth;
 #[doc(hidden)]
 pub mod fuzzing;
 mod hello;
@@ -87,6 +92,7 @@ pub mod limits {
     pub use crate::certificates::{CERTIFICATES_MAX, CHAIN_MAX, FILE_BYTES_MAX};
     pub use crate::client::TOLD_WITHIN;
     pub use crate::client_certificate::SUBJECT_BYTES_MAX;
+    pub use crate::forward_auth::{BODY_BYTES_MAX as DENIED_BYTES_MAX, COPIED_BYTES_MAX};
     pub use crate::http1::{LINGER_BYTES_MAX, TUNNEL_SILENCE};
     pub use crate::http2::limits as http2;
     pub use crate::http2_backend::limits as http2_backend;

@@ -97,7 +97,10 @@ impl Kind {
                 Action::Forward { groups, .. } => &mut groups[..],
                 Action::Redirect { .. } | Action::Reply { .. } => &mut [],
             };
-            groups.iter_mut().map(|(group, _)| group).chain(route.terms.mirror.as_mut().map(|mirror| &mut mirror.group))
+            let RouteTerms { mirror, asks, .. } = &mut route.terms;
+            let asked = asks.as_mut().map(|asks| &mut Arc::make_mut(asks).group);
+            let aside = mirror.as_mut().map(|mirror| &mut mirror.group).into_iter().chain(asked);
+            groups.iter_mut().map(|(group, _)| group).chain(aside)
         });
         of_http.chain(tls.iter_mut().flat_map(|route| &mut route.groups[..]).map(|(group, _)| group))
     }
@@ -210,7 +213,7 @@ pub struct Route {
 }
 
 /// What holds for the requests of a route.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RouteTerms {
     /// Instead of [`HttpLimits::response_timeout`].
     pub response_timeout: Option<Duration>,
@@ -224,6 +227,21 @@ pub struct RouteTerms {
     pub priority: u8,
     /// Where copies of requests without body go; of services whose connections end here.
     pub mirror: Option<Mirror>,
+    /// Who is asked whether a request may go on; of services whose connections end here.
+    pub asks: Option<Arc<ForwardAuth>>,
+}
+
+/// A server that is asked of each request of a route whether it may go on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ForwardAuth {
+    /// The group whose backends answer.
+    pub group: Group,
+    /// The path that they are asked for.
+    pub path: Box<[u8]>,
+    /// How long the answer may take.
+    pub timeout: Duration,
+    /// Names, in lower case, of the answer's fields that the request goes on with.
+    pub copied: Box<[Box<[u8]>]>,
 }
 
 /// Copies of a route's requests.

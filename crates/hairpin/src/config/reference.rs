@@ -9,6 +9,7 @@ mod api;
 mod basic;
 mod cors;
 mod dpdk;
+mod forward_auth;
 mod http;
 mod instance;
 mod monitor;
@@ -24,6 +25,7 @@ pub use api::API;
 pub use basic::{BASIC, ROUTE_BASIC};
 pub use cors::{CORS, ROUTE_CORS};
 pub use dpdk::{DPDK, DPDK_PORT};
+pub use forward_auth::{FORWARD_AUTH, ROUTE_FORWARD_AUTH};
 pub use http::{
     BACKEND_TLS, FORWARDED, HTTP, HTTP_LIMITS, HTTP_REQUEST_EDITS, HTTP_RESPONSE_EDITS, HTTPS, STICKY, TLS,
 };
@@ -184,7 +186,7 @@ pub const COMMON: [&ReferenceSection; 17] = [
 ];
 
 /// Sections of HTTP and TLS services only, likewise.
-pub const LAYER7: [&ReferenceSection; 20] = [
+pub const LAYER7: [&ReferenceSection; 21] = [
     &GROUP,
     &ROUTE,
     &REDIRECT,
@@ -203,6 +205,7 @@ pub const LAYER7: [&ReferenceSection; 20] = [
     &TRACING,
     &QUEUE,
     &BASIC,
+    &FORWARD_AUTH,
     &BACKEND_TLS,
     &TLS,
 ];

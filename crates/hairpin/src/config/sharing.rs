@@ -15,7 +15,7 @@ use std::ops::Range;
 pub(super) const FIELD: &str = "routes_of";
 
 /// What the service would say of requests and backends itself.
-const SAID_THERE: [&str; 15] = [
+const SAID_THERE: [&str; 16] = [
     "route",
     "cors",
     "access",
@@ -26,6 +26,7 @@ const SAID_THERE: [&str; 15] = [
     "outlier",
     "queue",
     "basic",
+    "forward_auth",
     "balance",
     "hash_name",
     "all_down",
@@ -58,7 +59,8 @@ pub(super) fn read(table: &TomlTable<'_>) -> Option<At<String>> {
 
 /// Whether a service that follows another one says this field itself, of those that a change of is told.
 pub(super) fn is_own(field: &str) -> bool {
-    field != "cors" && field.strip_prefix("http.").is_none_or(|field| OWN_HTTP.contains(&field))
+    !["cors", "forward_auth"].contains(&field)
+        && field.strip_prefix("http.").is_none_or(|field| OWN_HTTP.contains(&field))
 }
 
 /// Gives each service that follows another one what that does with requests.
@@ -133,6 +135,18 @@ fn checked(sink: &Sink<'_>, drafts: &[ServiceDraft], (at, other): (usize, usize)
             "responses of connections that are spliced get none of its fields: leave `cors` out there, or make this one https",
         );
     }
+    if is_spliced && http.routes.iter().any(|route| route.terms.asks.is_some()) {
+        return refuse(
+            "which asks a server of each request (`forward_auth`)".to_string(),
+            "requests of connections that are spliced cannot wait: leave it out there, or make this one https",
+        );
+    }
+    if is_spliced && http.routes.iter().any(|route| route.terms.mirror.is_some()) {
+        return refuse(
+            "which has requests copied (`mirror`)".to_string(),
+            "those of connections that are spliced are not: leave it out there, or make this one https",
+        );
+    }
     if draft.settings.https.is_none() && !owner.settings.said.basic.is_empty() {
         return refuse(
             "which asks for passwords (`basic`)".to_string(),
@@ -188,5 +202,9 @@ pub(crate) fn led_to(service: &Service) -> impl Iterator<Item = u16> {
         Action::Forward { groups, .. } => &groups[..],
         Action::Redirect { .. } | Action::Reply { .. } => &[],
     });
-    groups.map(|(group, _)| *group)
+    let aside = routes.iter().flat_map(|route| {
+        let asked = route.terms.asks.as_ref().map(|asks| asks.group);
+        asked.into_iter().chain(route.terms.mirror.map(|mirror| mirror.group))
+    });
+    groups.map(|(group, _)| *group).chain(aside)
 }

@@ -119,7 +119,7 @@ pub(super) fn routes(
             Some(directive) => {
                 context
                     .notes
-                    .add(directive, "Hairpin asks for no passwords or tokens: what it guards answers 403 to everyone");
+                    .add(directive, "the import writes no `basic` or `forward_auth`: what it guards answers 403 to everyone until you do");
                 vec![reply(403, None)]
             }
             None => actions(context, service, server, location, upstreams),

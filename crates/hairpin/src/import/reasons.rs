@@ -60,7 +60,10 @@ const REASONS: [(&[&str], &str); 15] = [
         &["proxy_next_upstream*"],
         "another backend is tried while nothing of a request was sent (`connect_tries`), and for statuses in `retry_status` of a route",
     ),
-    (&["auth_*", "satisfy", "secure_link*", "valid_referers"], "Hairpin asks for no passwords and tokens"),
+    (
+        &["auth_*", "satisfy", "secure_link*", "valid_referers"],
+        "the import writes no `basic` or `forward_auth`: add them by hand",
+    ),
     (&["rewrite"], "write a route with `redirect` or `replace_prefix`: the path goes on as it is"),
     (&["real_ip_*", "set_real_ip_from"], "name the proxies in front in `trusted` of [service.http.forwarded]"),
     (&["resolver*"], "name servers in [resolver]; without them, those of /etc/resolv.conf are asked"),

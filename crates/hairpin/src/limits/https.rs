@@ -65,6 +65,18 @@ pub(super) const HTTPS_SERVICES: Group = Group {
             "The connection is closed, and the client may be told so by RST.",
         ),
         limit(
+            "body of an answer of `forward_auth` that refuses a request",
+            Number(limits::DENIED_BYTES_MAX as u64, "bytes"),
+            &[http_refusals("authentication-failed")],
+            "The client gets 503, counted as `authentication-failed`.",
+        ),
+        limit(
+            "fields of such an answer that a request goes on with (`copy_headers`)",
+            Number(limits::COPIED_BYTES_MAX as u64, "bytes"),
+            &[http_refusals("authentication-failed")],
+            "The client gets 503, counted as `authentication-failed`.",
+        ),
+        limit(
             "copies of requests (`mirror` of a route) on their way from one runtime",
             Option(&MIRROR, "concurrent", "copies"),
             EVENTS,

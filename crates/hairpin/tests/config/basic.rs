@@ -99,3 +99,44 @@ fn other_services_and_incomplete_tables_are_refused() {
     let realm = said(&with("https", &format!("basic = {{ users_file = {file:?}, realm = 'a\"b' }}\n")));
     assert!(realm.len() == 1 && realm[0].contains("`realm` is"), "{realm:?}");
 }
+
+#[test]
+fn routes_ask_whom_their_service_asks_or_their_own() {
+    let group = "[[service.group]]\nname = \"gate\"\nbackends = [\"10.0.0.2:80\"]\n";
+    let config = good(&with(
+        "https",
+        &format!(
+            "forward_auth = {{ group = \"gate\", path = \"/check?a=b\", copy_headers = [\"X-User\"] }}\n{group}\
+             [[service.route]]\npath = \"/open\"\nforward_auth.enabled = false\n[[service.route]]\npath = \"/own\"\n\
+             forward_auth = {{ group = \"gate\", timeout = \"1s\" }}\n[[service.route]]\npath = \"/reply\"\nreply.status = 200\n"
+        ),
+    ));
+    assert_eq!(config.warnings, []);
+    let asked = |route: &Route| {
+        let asks = route.terms.asks.as_ref()?;
+        Some((asks.group, String::from_utf8(asks.path.to_vec()).unwrap(), asks.timeout.as_millis(), asks.copied.len()))
+    };
+    let of_all = Some((1, "/check?a=b".to_string(), 5000, 1));
+    let own = Some((1, "/".to_string(), 1000, 0));
+    assert_eq!(routes(&config).iter().map(asked).collect::<Vec<_>>(), [None, own, None, of_all]);
+    let removed = |route: &Route| route.edits.request.remove.iter().any(|name| **name == *b"x-user");
+    assert!(removed(&routes(&config)[3]) && !removed(&routes(&config)[0]));
+    for (table, told) in [
+        ("forward_auth = {}", "there is no `group` in [service.forward_auth]"),
+        ("forward_auth = { group = \"gat\" }", "has no group \"gat\"; did you mean \"gate\"?"),
+        ("forward_auth = { group = \"gate\", path = \"check\" }", "`path` is \"check\"; write what follows the host"),
+        (
+            "forward_auth = { group = \"gate\", copy_headers = [\"Host\"] }",
+            "`copy_headers` has \"Host\"; fields that say",
+        ),
+    ] {
+        let both = "[[service.route]]\nmirror.group = \"gate\"\n";
+        let found = said(&with("https", &format!("forward_auth.group = \"gate\"\n{group}{both}")));
+        assert!(found.len() == 1 && found[0].contains("`mirror` is given, but a server is asked"), "{found:?}");
+        let found = said(&with("https", &format!("{table}\n{group}[[service.route]]\ngroup = \"gate\"\n")));
+        assert!(found.len() == 1 && found[0].contains(told), "{table}: {found:?}");
+    }
+    let found =
+        said(&with("http", &format!("forward_auth.group = \"gate\"\n{group}[[service.route]]\ngroup = \"gate\"\n")));
+    assert!(found.len() == 1 && found[0].contains("are spliced, where no request can wait"), "{found:?}");
+}

@@ -317,7 +317,7 @@ fn terms_of_a_route_arrive() {
     let config = good(&format!(
         "{https}response_timeout = \"5m\"\nbody_timeout = \"1h\"\nretry_status = \"502-504\"\nretries = 2\n"
     ));
-    let terms = config.snapshot.services[0].kind.http().unwrap().routes[0].terms;
+    let terms = &config.snapshot.services[0].kind.http().unwrap().routes[0].terms;
     assert_eq!(
         (terms.response_timeout, terms.body_timeout),
         (Some(Duration::from_secs(300)), Some(Duration::from_secs(3600)))
@@ -342,7 +342,7 @@ fn spliced_services_have_no_retries() {
          it out: it is for HTTPS services, and for those with `http2`"
     );
     let config = good(&format!("{http}response_timeout = \"5m\"\n"));
-    let terms = config.snapshot.services[0].kind.http().unwrap().routes[0].terms;
+    let terms = &config.snapshot.services[0].kind.http().unwrap().routes[0].terms;
     assert_eq!(terms.response_timeout, Some(Duration::from_secs(300)));
 }
 

@@ -45,6 +45,7 @@ fn the_full_examples_show_every_field() {
                     "queue",
                     "cors",
                     "basic",
+                    "forward_auth",
                     "backend_tls",
                     "acme",
                     "tracing",
@@ -116,9 +117,11 @@ fn template_http_and_tls_sections_match_defaults() {
         let fields = own.lines().filter_map(|line| line.strip_prefix('#')).filter(|line| !line.starts_with(' '));
         let fields: Vec<&str> = fields.filter(|line| !line.contains("    # default: ")).collect();
         let before = match section.header {
-            "[service.backend_tls]" | "[service.queue]" | "[service.cors]" | "[service.basic]" => {
-                "https.certificates = \"/c\"\n"
-            }
+            "[service.backend_tls]"
+            | "[service.queue]"
+            | "[service.cors]"
+            | "[service.basic]"
+            | "[service.forward_auth]" => "https.certificates = \"/c\"\n",
             "[service.route.mirror]" => {
                 "https.certificates = \"/c\"\ngroup = [{ name = \"shadow\", backends = [\"10.0.0.3:80\"] }]\n[[service.route]]\n"
             }
@@ -132,6 +135,9 @@ fn template_http_and_tls_sections_match_defaults() {
             "[service.https]" => "certificates = \"/c\"\n",
             "[[service.limit]]" => "requests = 100\n",
             "[service.basic]" => &users,
+            "[service.forward_auth]" => {
+                "group = \"auth\"\n[[service.group]]\nname = \"auth\"\nbackends = [\"10.0.0.3:80\"]\n"
+            }
             "[service.queue]" => "[[service.backend]]\naddress = \"10.0.0.2:1\"\nconnections_max = 1\n",
             _ => "",
         };
@@ -141,6 +147,7 @@ fn template_http_and_tls_sections_match_defaults() {
             | "[service.queue]"
             | "[service.cors]"
             | "[service.basic]"
+            | "[service.forward_auth]"
             | "[service.route.mirror]" => "https",
             "[service.tls]" => "tls",
             _ => "http",

@@ -1,10 +1,9 @@
 //! What is counted and recorded of an exchange.
 
-use super::{Exchange, refusal};
+use super::Exchange;
 use crate::local::Local;
 use hairpin_core::config::Algorithm;
 use hairpin_core::l7::body::Length;
-use hairpin_core::l7::head::Method;
 use hairpin_core::l7::splice::{Fault, Refused};
 use hairpin_core::record::Ending;
 use hairpin_core::worker::{Latency, RequestTimes, ServiceStatistics, class};
@@ -13,7 +12,7 @@ impl Exchange {
     /// Notes that Hairpin answers it by itself.
     pub(crate) fn refused(&self, local: &Local, status: u16, why: Refused) {
         if let Some(recording) = &self.recording {
-            let bytes = refusal(local, status, self.method == Method::Head, self.challenge(status).as_deref()).len();
+            let bytes = self.refusal(local, status).len();
             recording.answered(status, Some(why), bytes);
         }
     }

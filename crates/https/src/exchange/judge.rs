@@ -3,6 +3,7 @@
 use super::{Client, Exchange};
 use crate::basic::Seen;
 use crate::cors::CorsFields;
+use crate::forward_auth::Question;
 use crate::local::Local;
 use crate::mirror;
 use crate::recording::{self, Recording};
@@ -78,11 +79,13 @@ pub(crate) fn judge(
             }
             let mut exchange = Exchange::new(&setup, client.clone(), http, request, (number, group), close);
             exchange.pending = pending;
+            let bounds = http.limits.head_bounds();
+            exchange.question = route.terms.asks.as_ref().map(|asks| Question::new(asks, request, bounds));
             exchange.trace = local.mark(client, request);
             exchange.recording = Recording::begin(local, client, Some(request), exchange.trace.as_ref());
             exchange.recording.iter().for_each(|recording| recording.note(|record| record.route = number));
-            // Before its credentials have been checked nothing of it goes anywhere.
-            if exchange.pending.is_none() {
+            // Before it is known that it may go on, nothing of it goes anywhere.
+            if exchange.pending.is_none() && exchange.question.is_none() {
                 mirror::copy(local, client, (&setup, http), request, (number, exchange.trace));
             }
             return Judged::Forward(Box::new(exchange));

@@ -9,7 +9,7 @@ use crate::local::Local;
 use crate::pump::{self, BodyEnd, Patience, Pump, Stopped, Watch};
 use hairpin_core::l7::body::{Chunks, Length};
 use hairpin_core::l7::config::HttpLimits;
-use hairpin_core::l7::head::{Method, ParseStatus};
+use hairpin_core::l7::head::ParseStatus;
 use hairpin_core::l7::splice::{Fault, Refused};
 use hairpin_core::record::Ending;
 use std::rc::Rc;
@@ -102,12 +102,10 @@ impl<S: ClientStream> Forwarding<'_, S> {
     }
 
     async fn refused(&mut self, exchange: &Exchange, (status, why): (u16, Refused)) -> After {
-        let head_only = exchange.method == Method::Head;
         self.local.counts.refused(why);
         exchange.refused(self.local, status, why);
-        let challenge = exchange.challenge(status);
-        let answer = (status, head_only, challenge.as_deref());
-        refuse(self.local, exchange.service(), self.io, answer, self.deadline).await
+        let response = exchange.refusal(self.local, status);
+        refuse(self.local, exchange.service(), self.io, (status, &response), self.deadline).await
     }
 
     /// Answers a request that its backend did not answer. `is_reused`: it was sent on a kept connection.

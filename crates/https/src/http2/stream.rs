@@ -86,7 +86,7 @@ impl Stream {
                     self.local.counts.refused(Refused::Malformed);
                     return self.respond.send_reset(Reason::PROTOCOL_ERROR);
                 }
-                Err(_) => return self.refuse((408, Refused::Slow), Method::Get, None).await,
+                Err(_) => return self.refuse((408, Refused::Slow), Method::Get).await,
             }
         }
         self.is_call = grpc::is_call(&parts.headers);
@@ -112,7 +112,7 @@ impl Stream {
         match judged {
             Judged::Drop => self.respond.send_reset(Reason::ENHANCE_YOUR_CALM),
             Judged::Refuse { status, why } => {
-                self.refuse((status, why), Method::Get, None).await;
+                self.refuse((status, why), Method::Get).await;
                 Upload::new(Some(body), None).discard().await;
             }
             Judged::Answer { status, response, .. } => {
@@ -153,7 +153,7 @@ impl Stream {
         self.local.counts.request(self.client.service);
         let method = exchange.method;
         let Some(limits) = exchange.limits() else {
-            return self.refuse((503, Refused::NoBackend), method, None).await;
+            return self.refuse((503, Refused::NoBackend), method).await;
         };
         let mut tunnel = None;
         let mut up = match exchange.body {
@@ -185,16 +185,16 @@ impl Stream {
             Err(Failed::Reset(Reason::PROTOCOL_ERROR)) => exchange.broken_off(Ending::Client),
             Err(Failed::Reset(_)) => exchange.broken_off(Ending::Backend),
         }
-        let challenge = match &forwarded {
-            Err(Failed::Refused(status, _)) => exchange.challenge(*status),
-            _ => None,
+        let response = match &forwarded {
+            Err(Failed::Refused(status, _)) => exchange.refusal(&self.local, *status),
+            _ => Vec::new(),
         };
         // It counts as its backend's load; what is left of the request is none.
         drop(exchange);
         match forwarded {
             Ok(()) => {}
             Err(Failed::Gone) => return,
-            Err(Failed::Refused(status, why)) => self.refuse((status, why), method, challenge.as_deref()).await,
+            Err(Failed::Refused(status, why)) => self.refuse_with((status, why), method, &response).await,
             Err(Failed::Reset(reason)) => return self.respond.send_reset(reason),
         }
         up.discard().await;
@@ -207,11 +207,15 @@ impl Stream {
         limits.map_or(TRANSLATED, |limits| Bounds { bytes_max: TRANSLATED.bytes_max, ..limits })
     }
 
-    async fn refuse(&mut self, (status, why): (u16, Refused), method: Method, challenge: Option<&[u8]>) {
+    async fn refuse(&mut self, (status, why): (u16, Refused), method: Method) {
+        let response = exchange::refusal(&self.local, status, method == Method::Head, None);
+        self.refuse_with((status, why), method, &response).await;
+    }
+
+    async fn refuse_with(&mut self, (status, why): (u16, Refused), method: Method, response: &[u8]) {
         self.local.counts.refused(why);
         self.local.counts.reply(self.client.service, status);
-        let response = exchange::refusal(&self.local, status, method == Method::Head, challenge);
-        self.answer(&response, method).await;
+        self.answer(response, method).await;
     }
 
     /// Answers with an HTTP/1.1 response of Hairpin's own.

@@ -1,19 +1,25 @@
 //! Whose requests are taken: users and passwords.
 
 use crate::network::test;
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use hairpin_e2e::command;
 use hairpin_e2e::peer::{Hairpin, HairpinOptions, PeerService};
-use hairpin_e2e::servers::{Servers, web};
-use hairpin_e2e::topology::{Family, Topology, TopologyOptions, vip};
+use hairpin_e2e::process::{Process, patience};
+use hairpin_e2e::servers::{Servers, listening, web};
+use hairpin_e2e::tool::recorder::Recorder;
+use hairpin_e2e::topology::{Family, Topology, TopologyOptions, end, server_address, vip};
 use libtest_mimic::Trial;
 use serde_json::Value;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 pub(crate) fn tests() -> Vec<Trial> {
-    vec![test("authentication: users and passwords of a file", basic)]
+    vec![
+        test("authentication: users and passwords of a file", basic),
+        test("authentication: a server is asked", forward_auth),
+    ]
 }
 
 const NAME: &str = "web.test";
@@ -95,5 +101,83 @@ fn basic() -> Result<()> {
     ensure!(ask(&topology, &certificate, &[&url, "--user", &bob])?.ends_with(" 200"), "bob is not taken");
     let logs = hairpin.logs();
     ensure!(!logs.contains("sesame") && !logs.contains("secret") && !status.contains("sesame"), "{logs}");
+    hairpin.process().check()
+}
+
+/// The port of nginx, which lets clients with a cookie pass, tells others where to go, and has no good word for some.
+const GATE_PORT: u16 = 8077;
+const RECORDER_PORT: u16 = 8090;
+
+fn gate(topology: &Topology) -> Result<Process> {
+    let directory = topology.scratch.file("gate");
+    std::fs::create_dir_all(&directory)?;
+    let file = directory.join("nginx.conf");
+    let text = format!(
+        "daemon off;\nuser root;\npid {0}/pid;\nerror_log {0}/error.log warn;\nevents {{ }}\nhttp {{\n  access_log off;\n  \
+         server {{\n    listen {GATE_PORT};\n    location = /check {{\n      if ($http_x_key = wrong) {{ return 401 \
+         \"go away\"; }}\n      if ($http_cookie !~ \"session=good\") {{ return 302 \
+         \"https://login.test/?to=$http_x_forwarded_uri\"; }}\n      add_header X-User \"ann by $http_x_forwarded_method of \
+         $http_x_forwarded_uri\";\n      add_header X-Secret none;\n      return 204;\n    }}\n  }}\n}}\n",
+        directory.display()
+    );
+    std::fs::write(&file, text)?;
+    let server = &topology.servers[1];
+    let mut nginx = server.command("nginx");
+    nginx.arg("-c").arg(file).arg("-p").arg(&directory).arg("-e").arg(directory.join("error.log"));
+    let mut process = server.start(nginx, &directory.join("nginx.out"))?;
+    process.wait_until(patience(Duration::from_secs(10)), || listening(server.name(), &[GATE_PORT]))?;
+    Ok(process)
+}
+
+fn forward_auth() -> Result<()> {
+    let topology = Topology::create(TopologyOptions::default())?;
+    let recorder = Recorder::start(&topology.servers[0], RECORDER_PORT, "backend")?;
+    let mut gate = gate(&topology)?;
+    let certificate = web::certificate(&topology, "web.pem", &[NAME])?;
+    let service = PeerService::https("tls", PORT, &certificate);
+    let tables = format!(
+        "[service.forward_auth]\ngroup = \"gate\"\npath = \"/check\"\ntimeout = \"1s\"\ncopy_headers = \
+         [\"X-User\"]\n[[service.group]]\nname = \"gate\"\nbackends = [\"{}\"]\n[[service.route]]\npath = \
+         \"/open\"\nforward_auth.enabled = false\n{}",
+        end(server_address(Family::V4, 2), GATE_PORT),
+        service.tables
+    );
+    let services = [PeerService { tables, servers: vec![1], server_port: RECORDER_PORT, ..service }];
+    let mut hairpin = Hairpin::start(&topology, &services, &HairpinOptions::default())?;
+    let get = |arguments: &[&str]| {
+        let mut curl = topology.client.command("curl");
+        curl.args(["--silent", "--show-error", "--max-time", "20", "--write-out"]);
+        curl.arg(" %{http_code} %header{location} %header{x-secret}").arg("--cacert").arg(&certificate);
+        curl.args(["--resolve", &format!("{NAME}:{PORT}:{}", vip(Family::V4))]).args(arguments);
+        command::output(&mut curl)
+    };
+    let [url, open] = ["a/b?c=d", "open"].map(|path| format!("https://{NAME}/{path}"));
+    for option in ["--http1.1", "--http2"] {
+        recorder.forget();
+        let met = get(&[option, &url])?;
+        ensure!(met.trim_end().ends_with(" 302 https://login.test/?to=/a/b?c=d none"), "{option}: {met}");
+        let met = get(&[option, &url, "--header", "X-Key: wrong"])?;
+        ensure!(met.trim_end() == "go away 401", "{option}: {met}");
+        let met = get(&[option, "--head", &url, "--header", "X-Key: wrong"])?;
+        ensure!(!met.contains("go away") && met.contains(" 401"), "{option}: {met}");
+        ensure!(recorder.heard().is_empty(), "{option}: {:?}", recorder.heard());
+        let body = ["--data", "body", "--header", "X-User: forged"];
+        let met = get(&[&[option, &*url, "--cookie", "session=good"], &body[..]].concat())?;
+        ensure!(met.contains("200") && !met.contains(" none"), "{option}: {met}");
+        let heard = recorder.heard().pop().context("no request")?;
+        let users: Vec<&str> = heard.fields("X-User").collect();
+        ensure!(users == ["ann by POST of /a/b?c=d"] && heard.body_bytes == 4, "{option}: {}", heard.head);
+        ensure!(get(&[option, &open])?.contains(" 200"), "{option}: a route that asks no server");
+    }
+    // Without the server nothing passes, and with it again all is well.
+    gate.stop()?;
+    for option in ["--http1.1", "--http2"] {
+        let met = get(&[option, &url, "--cookie", "session=good"])?;
+        ensure!(met.contains(" 503"), "{option}: {met}");
+        ensure!(get(&[option, &open])?.contains(" 200"), "{option}: a route that asks no server");
+    }
+    let status: Value = serde_json::from_str(&hairpin.tell(&topology, &["status", "-o", "json"])?)?;
+    let refused = &status["http"]["refused"];
+    ensure!(refused["authentication-failed"]["total"] == 2 && refused["unauthorized"]["total"] == 6, "{refused}");
     hairpin.process().check()
 }

@@ -52,11 +52,13 @@ pub enum Refused {
     Unauthorized,
     /// As many requests wait as may until their credentials are checked: 503.
     AuthenticationBusy,
+    /// The server that is asked whether a request may go on gave no answer that can be used.
+    AuthenticationFailed,
 }
 
 impl Refused {
     /// All of them, in order.
-    pub const ALL: [Refused; 20] = [
+    pub const ALL: [Refused; 21] = [
         Refused::Malformed,
         Refused::TooLarge,
         Refused::Slow,
@@ -77,6 +79,7 @@ impl Refused {
         Refused::QueueTimeout,
         Refused::Unauthorized,
         Refused::AuthenticationBusy,
+        Refused::AuthenticationFailed,
     ];
 
     /// The answer to a request with such chunks, and the reason it counts under.
@@ -111,6 +114,7 @@ impl Refused {
             Refused::QueueTimeout => "queue-timeout",
             Refused::Unauthorized => "unauthorized",
             Refused::AuthenticationBusy => "authentication-busy",
+            Refused::AuthenticationFailed => "authentication-failed",
         }
     }
 }

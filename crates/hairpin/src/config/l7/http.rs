@@ -110,6 +110,8 @@ pub(super) fn read(service: &TomlTable<'_>, spoken: Spoken, targets: &Targets) -
     fields.push(("cors".to_string(), service.written_of("cors").unwrap_or_else(|| "none".to_string())));
     fields.extend(forwarded.said());
     fields.extend(limits.said());
+    let asked = service.written_of("forward_auth");
+    fields.push(("forward_auth".to_string(), asked.unwrap_or_else(|| "none".to_string())));
     fields.push(("basic".to_string(), basic.said));
     (http, HttpSections { fields, access: said_access, limits: Vec::new(), routes: said_routes, cors, basic: users })
 }

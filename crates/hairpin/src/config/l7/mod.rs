@@ -7,6 +7,7 @@ mod basic;
 mod conditions;
 mod cors;
 mod edits;
+mod forward_auth;
 mod http;
 mod https;
 mod route;
@@ -91,11 +92,12 @@ pub(super) fn span_of_acme(service: &TomlTable<'_>) -> Range<usize> {
 pub(super) fn foreign(table: &TomlTable<'_>, spoken: Spoken, name: &str) {
     let routed = [Spoken::Http, Spoken::Https, Spoken::Tls];
     let of_http = [Spoken::Http, Spoken::Https];
-    let tables: [(&str, &[Spoken]); 9] = [
+    let tables: [(&str, &[Spoken]); 10] = [
         ("routes_of", &of_http),
         ("queue", &of_http),
         ("cors", &of_http),
         ("basic", &[Spoken::Https]),
+        ("forward_auth", &of_http),
         ("group", &routed),
         ("route", &routed),
         ("http", &of_http),

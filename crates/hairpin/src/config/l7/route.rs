@@ -5,7 +5,7 @@ use super::super::reference;
 use super::super::words::{AccessAction, SettingWord, Spoken};
 use super::basic::{self, Basic, RouteUsers};
 use super::conditions::{self, FIELDS};
-use super::{ROUTES_MAX, Targets, bounded, cors, edits, is_terminated, number};
+use super::{ROUTES_MAX, Targets, bounded, cors, edits, forward_auth, is_terminated, number};
 use crate::health::StatusRanges;
 use hairpin_core::l7::config::{Action, Edits, Mirror, Route, RouteTerms};
 use hairpin_core::l7::route::path::PathPattern;
@@ -16,6 +16,8 @@ use hairpin_https::Cors;
 
 /// The actions of a route; it has exactly one.
 const TARGETS: [&str; 4] = ["group", "groups", "redirect", "reply"];
+/// What runtimes know of routes beside the workers' snapshot, in their order: CORS, and who may ask.
+type OfRoutes = (Vec<Option<Cors>>, RouteUsers);
 /// Bytes of a reply's body at most.
 pub(crate) const BODY_BYTES_MAX: usize = 4096;
 
@@ -26,7 +28,7 @@ pub(super) fn read(
     spoken: Spoken,
     targets: &Targets,
     (rest, of_service): (Option<Action>, &Basic),
-) -> (Box<[Route]>, Vec<String>, (Vec<Option<Cors>>, RouteUsers)) {
+) -> (Box<[Route]>, Vec<String>, OfRoutes) {
     let tables = service.tables("route", &reference::ROUTE);
     bounded(service, "route", tables.len(), ROUTES_MAX);
     let certificates = edits::Certificates::of(service, spoken);
@@ -34,6 +36,8 @@ pub(super) fn read(
     let default = cors::read(service, &reference::CORS, is_terminated);
     let mut cors = Vec::new();
     let mut all_taken = None;
+    let of_all = forward_auth::of_service(service, targets, is_terminated);
+    let mut asked = Vec::with_capacity(tables.len());
     let mut own = Vec::with_capacity(tables.len());
     let mut routes: Vec<Route> = Vec::new();
     for table in &tables {
@@ -55,6 +59,13 @@ pub(super) fn read(
             terms.mirror = Some(mirror);
         }
         own.push(basic::of_route(table, spoken, &targets.service));
+        let of_own = forward_auth::of_route(table, targets, is_terminated);
+        if terms.mirror.is_some() && of_own.as_ref().unwrap_or(&of_all).is_some() {
+            let what = "`mirror` is given, but a server is asked of the route's requests (`forward_auth`)";
+            let remedy = "those are not copied: leave `mirror` out, or write forward_auth.enabled = false";
+            table.error(&table.span_of("mirror"), what, remedy);
+        }
+        asked.push(of_own);
         let of_route = cors::of_route(table, &conditions, default.as_ref(), is_terminated);
         if let Some(action) = action(table, targets) {
             cors.push(of_route.filter(|_| matches!(action, Action::Forward { .. })));
@@ -70,12 +81,15 @@ pub(super) fn read(
     });
     cors.extend(rest.iter().map(|_| default.clone()));
     routes.extend(rest);
+    forward_auth::apply(&of_all, &asked, &mut routes);
     let groups = routes.iter().flat_map(|route| match &route.action {
         Action::Forward { groups, .. } => &groups[..],
         Action::Redirect { .. } | Action::Reply { .. } => &[],
     });
     let mirrored = routes.iter().filter_map(|route| route.terms.mirror.map(|mirror| mirror.group));
-    let used: Vec<_> = groups.map(|(group, _)| *group).chain(mirrored).collect();
+    // A service's may be asked of no route.
+    let asked = of_all.iter().chain(asked.iter().flatten().flatten()).map(|asked| asked.group);
+    let used: Vec<_> = groups.map(|(group, _)| *group).chain(mirrored).chain(asked).collect();
     targets.warn_unused(service, are_right.then_some(&used));
     let users = basic::apply(of_service, &own, &mut routes);
     let said = |(table, own): (&TomlTable<'_>, &Option<Basic>)| match own {
@@ -126,6 +140,7 @@ fn terms(table: &TomlTable<'_>, is_terminated: bool) -> RouteTerms {
         retry_status: statuses.unwrap_or_default(),
         priority: number(table, "priority"),
         mirror: None,
+        asks: None,
     }
 }
 
@@ -222,9 +237,10 @@ fn action(table: &TomlTable<'_>, targets: &Targets) -> Option<Action> {
 
 /// Reports what means nothing where no request goes on.
 fn answers_itself(table: &TomlTable<'_>) {
-    const OF_BACKENDS: [&str; 10] = [
+    const OF_BACKENDS: [&str; 11] = [
         "mirror",
         "basic",
+        "forward_auth",
         "replace_prefix",
         "request_headers",
         "response_headers",

@@ -9,7 +9,8 @@ use hairpin_core::l7::config::{ProxyVersion, Tls, TlsRoute};
 use hairpin_core::l7::route::host::HostPattern;
 
 /// The fields of a route of an HTTP service besides its conditions.
-const OF_HTTP: [&str; 6] = ["basic", "redirect", "reply", "replace_prefix", "request_headers", "response_headers"];
+const OF_HTTP: [&str; 8] =
+    ["basic", "forward_auth", "mirror", "redirect", "reply", "replace_prefix", "request_headers", "response_headers"];
 /// Bytes of a protocol's name at most (RFC 7301, 3.1).
 const PROTOCOL_BYTES_MAX: usize = 255;
 

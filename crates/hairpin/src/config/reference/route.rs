@@ -170,6 +170,7 @@ pub const ROUTE: ReferenceSection = ReferenceSection {
         field("redirect", ValueForm::Tables, From("none"), "", "See [service.route.redirect]."),
         field("reply", ValueForm::Tables, From("none"), "", "See [service.route.reply]."),
         field("mirror", ValueForm::Tables, From("none"), "", "See [service.route.mirror]."),
+        field("forward_auth", ValueForm::Tables, From("[service.forward_auth]"), "", "See [service.forward_auth]."),
         field("basic", ValueForm::Tables, From("[service.basic]"), "", "See [service.basic]."),
         field(
             "replace_prefix",

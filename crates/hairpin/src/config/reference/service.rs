@@ -246,6 +246,7 @@ pub const SERVICE: ReferenceSection = ReferenceSection {
         field("outlier", ValueForm::Tables, From("none"), "", "See [service.outlier]."),
         field("queue", ValueForm::Tables, From("none"), "", "See [service.queue]."),
         field("cors", ValueForm::Tables, From("none"), "", "See [service.cors]."),
+        field("forward_auth", ValueForm::Tables, From("none"), "", "See [service.forward_auth]."),
         field("basic", ValueForm::Tables, From("none"), "", "See [service.basic]."),
         field("access_log", ValueForm::Tables, From("each field's default"), "", "See [service.access_log]."),
         field("timeouts", ValueForm::Tables, From("[timeouts]"), "", "See [timeouts]."),
