@@ -3,8 +3,10 @@
 
 mod account;
 mod judge;
+mod own;
 
 pub(crate) use judge::{Judged, judge};
+pub(crate) use own::{plain, refusal};
 
 use crate::backend::{BackendConn, is_no_room};
 use crate::basic::PendingCheck;
@@ -15,6 +17,7 @@ use crate::forward_auth::{Permission, Question};
 use crate::http2_backend::{Unfit, Ways};
 use crate::lease::Lease;
 use crate::local::Local;
+use crate::pages::Place;
 use crate::recording::Recording;
 use crate::setup::Setup;
 use hairpin_core::balance::Demand;
@@ -26,9 +29,9 @@ use hairpin_core::l7::config::{Group, Http, HttpLimits, Route};
 use hairpin_core::l7::edit::{self, Facts, HEAD_ROOM};
 use hairpin_core::l7::head::{self, Bounds, Method, ParseStatus, Request, Version};
 use hairpin_core::l7::proxy_protocol;
-use hairpin_core::l7::reply::{self, Reply};
 use hairpin_core::l7::splice::Refused;
 use hairpin_core::l7::trace::TraceContext;
+use hairpin_core::record;
 use std::io;
 use std::rc::Rc;
 use tokio::time::Instant;
@@ -152,25 +155,6 @@ pub(crate) fn unfit(unfit: Unfit) -> (u16, Refused) {
     }
 }
 
-/// The HTTP/1.1 response to a request that is refused. `challenge`: the credentials that it should have.
-pub(crate) fn refusal(local: &Local, status: u16, head_only: bool, challenge: Option<&[u8]>) -> Vec<u8> {
-    let retry_after_s = reply::retry_after_s(status);
-    let (date, location) = (local.date(), None);
-    written(local, &Reply { status, date, retry_after_s, location, challenge, body: &[], head_only, close: true })
-}
-
-/// An HTTP/1.1 response with this text, the last one of its connection.
-pub(crate) fn plain(local: &Local, status: u16, body: &[u8]) -> Vec<u8> {
-    let (date, location, retry_after_s, challenge) = (local.date(), None, None, None);
-    written(local, &Reply { status, date, retry_after_s, location, challenge, body, head_only: false, close: true })
-}
-
-fn written(local: &Local, reply: &Reply<'_>) -> Vec<u8> {
-    let mut heads = local.heads.borrow_mut();
-    let length = reply::write(&mut heads[..HEAD_ROOM], reply).unwrap_or(0);
-    heads[..length].to_vec()
-}
-
 impl Exchange {
     pub(crate) fn new(
         setup: &Rc<Setup>,
@@ -221,6 +205,12 @@ impl Exchange {
     /// service.
     pub(crate) fn set_aside(&mut self, trace: Option<TraceContext>, own: Option<(Box<Route>, Bounds)>) {
         (self.is_aside, self.trace, self.own, self.cors) = (true, trace, own, None);
+    }
+
+    /// The route whose error pages its responses have.
+    fn place(&self) -> Place<'_> {
+        let route = u16::try_from(self.route).unwrap_or(record::NONE);
+        Place { setup: &self.setup, service: self.client.service, route }
     }
 
     /// The service's number.
@@ -327,14 +317,6 @@ impl Exchange {
         }
         local.counts.change(|statistics| statistics.queued += 1);
         local.queues.wait((self.group, priority), queue, || self.choose(local)).await
-    }
-
-    /// The response of Hairpin's own with this status.
-    pub(crate) fn refusal(&self, local: &Local, status: u16) -> Vec<u8> {
-        match &self.denied {
-            Some(response) => response.clone(),
-            None => refusal(local, status, self.method == Method::Head, self.challenge(status).as_deref()),
-        }
     }
 
     /// The credentials that the client is asked for, if it is refused with this status for its lack of them.

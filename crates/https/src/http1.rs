@@ -6,6 +6,7 @@ use crate::client_stream::ClientStream;
 use crate::deadline::Deadline;
 use crate::exchange::{self, Client, Exchange, Judged};
 use crate::local::Local;
+use crate::pages::Place;
 use crate::pump;
 use crate::recording;
 use hairpin_core::l7::config::HttpLimits;
@@ -45,6 +46,7 @@ enum Found {
     Refuse {
         status: u16,
         why: Refused,
+        response: Vec<u8>,
     },
     /// The request is not answered.
     Drop,
@@ -65,9 +67,8 @@ pub(crate) async fn serve<S: ClientStream>(local: &Rc<Local>, client: &Client, i
         let after = match find(local, client, io, &mut input, requests, &limits, &mut deadline).await {
             Found::Gone => After::Close,
             Found::Drop => After::Abort,
-            Found::Refuse { status, why } => {
+            Found::Refuse { status, why, response } => {
                 local.counts.refused(why);
-                let response = exchange::refusal(local, status, false, None);
                 refuse(local, client.service, io, (status, &response), &mut deadline).await
             }
             Found::Answer { status, response, head_bytes, close } => {
@@ -135,7 +136,7 @@ async fn find<S: AsyncRead + Unpin>(
                 is_worth_reading = is_full || input[had..].contains(&b'\n');
             }
             Err(error) if error.kind() == io::ErrorKind::TimedOut && !was_empty => {
-                return unread(local, client, (408, Refused::Slow));
+                return unread(local, client, input, (408, Refused::Slow));
             }
             Err(_) => return Found::Gone,
         }
@@ -148,22 +149,25 @@ fn examine(local: &Rc<Local>, client: &Client, input: &[u8], requests: u32, limi
     let request = match &read {
         Ok(ParseStatus::Partial) => return None,
         Ok(ParseStatus::Complete(request)) => request,
-        Err(bad) => return Some(unread(local, client, decision::of_bad_head(*bad))),
+        Err(bad) => return Some(unread(local, client, input, decision::of_bad_head(*bad))),
     };
     Some(match exchange::judge(local, client, request, (requests, false)) {
         Judged::Forward(exchange) => Found::Forward(exchange),
         Judged::Answer { status, response, close } => {
             Found::Answer { status, response, head_bytes: request.bytes.len(), close }
         }
-        Judged::Refuse { status, why } => Found::Refuse { status, why },
+        Judged::Refuse { status, why, response } => Found::Refuse { status, why, response },
         Judged::Drop => Found::Drop,
     })
 }
 
-/// The refusal of a request whose head could not be read.
-fn unread(local: &Local, client: &Client, (status, why): (u16, Refused)) -> Found {
-    recording::refusal(local, client, None, record::NONE, (status, why));
-    Found::Refuse { status, why }
+/// The refusal of a request whose head could not be read, which begins with `input`.
+fn unread(local: &Local, client: &Client, input: &[u8], (status, why): (u16, Refused)) -> Found {
+    let setup = local.setup();
+    let place = Place { setup: &setup, service: client.service, route: record::NONE };
+    let response = exchange::refusal(local, place, status, input.starts_with(b"HEAD "), None);
+    recording::refusal(local, client, None, record::NONE, (status, why, response.len()));
+    Found::Refuse { status, why, response }
 }
 
 /// Answers with a refusal.

@@ -19,6 +19,7 @@
 //! | `http2_backend` | connections to backends that speak HTTP/2, which requests share |
 //! | `lease`, `queue` | a request's part of its backend's load, and waiting for one that has less than it may |
 //! | `cors` | which scripts of other origins may read responses |
+//! | `pages` | error pages of responses that Hairpin makes itself |
 //! | `basic` | who may ask, by user and password |
 //! | `forward_auth` | who may ask, by a server that is asked |
 //! | `mirror` | copies of requests for another group |
@@ -58,6 +59,7 @@ mod http2_backend;
 mod lease;
 mod local;
 mod mirror;
+mod pages;
 mod proxy_header;
 mod pump;
 mod queue;
@@ -80,6 +82,7 @@ pub use challenge::Challenges;
 pub use client_certificate::shown_certificate;
 pub use control::ListedConnection;
 pub use cors::Cors;
+pub use pages::{ErrorPage, ErrorPages, ServicePages};
 pub use queue::QueueSettings;
 pub use runtime::{ConnectionLister, CoreReading, LISTED_MAX, Runtimes, RuntimesOptions};
 pub use setup::{Configuration, TerminatedService};

@@ -1,6 +1,6 @@
 //! Records of exchanges ([`hairpin_core::record`]): one is written when what it is of is dropped.
 
-use crate::exchange::{self, Client};
+use crate::exchange::Client;
 use crate::local::Local;
 use hairpin_core::l7::head::{Request, Version};
 use hairpin_core::l7::splice::Refused;
@@ -97,17 +97,16 @@ pub(crate) fn answer(
 }
 
 /// Records a request that is refused before it goes anywhere. `request`: its head, if that could be read; `route`: its route's
-/// place in the service, if it has one.
+/// place in the service, if it has one; `bytes`: those of the response.
 pub(crate) fn refusal(
     local: &Local,
     client: &Client,
     request: Option<&Request<'_>>,
     route: u16,
-    (status, why): (u16, Refused),
+    (status, why, bytes): (u16, Refused, usize),
 ) {
     let trace = request.and_then(|request| local.mark(client, request));
     if let Some(recording) = Recording::begin(local, client, request, trace.as_ref()) {
-        let bytes = exchange::refusal(local, status, false, None).len();
         recording.note(|record| record.route = route);
         recording.answered(status, Some(why), bytes);
     }

@@ -4,6 +4,7 @@ use crate::backend_tls::BackendTls;
 use crate::basic::{BasicAuth, BasicGuard};
 use crate::challenge::Challenges;
 use crate::cors::Cors;
+use crate::pages::{ErrorPage, ServicePages};
 use crate::queue::QueueSettings;
 use hairpin_core::balance::Tables;
 use hairpin_core::config::{Service, ServiceState, Snapshot};
@@ -31,6 +32,8 @@ pub struct Configuration {
     pub queues: HashMap<u16, QueueSettings>,
     /// CORS of services by number, of each of their routes in order.
     pub cors: HashMap<u16, Vec<Option<Cors>>>,
+    /// Error pages of services by number.
+    pub pages: HashMap<u16, ServicePages>,
     /// Services, by number, with the users of each of their routes; `None`: requests of the route need no credentials.
     pub basic: HashMap<u16, Vec<Option<Arc<BasicAuth>>>>,
     /// Answers to handshakes of a CA, while there are such.
@@ -64,6 +67,7 @@ pub(crate) struct Setup {
     http2_backends: HashSet<u16>,
     queues: HashMap<u16, QueueSettings>,
     cors: HashMap<u16, Vec<Option<Cors>>>,
+    pages: HashMap<u16, ServicePages>,
     basic: HashMap<u16, Vec<Option<Rc<BasicGuard>>>>,
     pub(crate) challenges: Option<Challenges>,
 }
@@ -81,8 +85,9 @@ impl Setup {
             configuration.backend_tls.iter().map(|(number, tls)| (*number, Rc::new(tls.clone()))).collect();
         let (http2_backends, challenges) = (configuration.http2_backends.clone(), configuration.challenges.clone());
         let (queues, cors) = (configuration.queues.clone(), configuration.cors.clone());
+        let pages = configuration.pages.clone();
         let basic = configuration.basic.iter().map(|(number, routes)| (*number, guards(routes))).collect();
-        Setup { snapshot, services, backend_tls, http2_backends, queues, cors, basic, challenges }
+        Setup { snapshot, services, backend_tls, http2_backends, queues, cors, pages, basic, challenges }
     }
 
     /// The service that clients reach at `endpoint`.
@@ -129,6 +134,11 @@ impl Setup {
     /// The CORS of a route, by its service's number and its own place there.
     pub(crate) fn cors(&self, service: u16, route: u16) -> Option<&Cors> {
         self.cors.get(&service)?.get(usize::from(route))?.as_ref()
+    }
+
+    /// The error page of a status, of a service's request that takes a route.
+    pub(crate) fn page(&self, service: u16, route: u16, status: u16) -> Option<&ErrorPage> {
+        self.pages.get(&service)?.find(route, status)
     }
 
     /// Who may ask for a route of a service. `Err`: that is not known, and no request may pass.

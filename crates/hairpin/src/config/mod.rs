@@ -43,7 +43,8 @@ pub(crate) mod limits {
     pub(crate) use super::dpdk::{ADDRESSES_MAX, DEVICE_BYTES_MAX, PORTS_MAX, ROUTES_MAX as PORT_ROUTES_MAX};
     pub(crate) use super::l7::limits::USERS_FILE_BYTES_MAX;
     pub(crate) use super::l7::limits::{
-        BODY_BYTES_MAX, CERTIFICATES_MAX, ENTRIES_MAX, PATH_BYTES_MAX, ROOTS_MAX, ROUTES_MAX, SHARES_MAX,
+        BODY_BYTES_MAX, CERTIFICATES_MAX, ENTRIES_MAX, PAGE_BYTES_MAX, PAGES_BYTES_MAX, PATH_BYTES_MAX, ROOTS_MAX,
+        ROUTES_MAX, SHARES_MAX,
     };
     pub(crate) use super::names::{NAMES_MAX, SERVERS_MAX};
     pub(crate) use super::secret_file::FILE_BYTES_MAX as SECRET_FILE_BYTES_MAX;

@@ -59,6 +59,7 @@ pub(super) fn read<'a>(sink: &'a Sink<'a>, top: &TomlTable<'a>, common: &Common)
         drafts.extend(read_one(sink, table, common, number));
     }
     sharing::resolve(sink, &mut drafts);
+    l7::share_pages(sink, &mut drafts);
     if let Some(beyond) = tables.get(SERVICES_MAX) {
         sink.error(&beyond.span, format!("{} services", tables.len()), format!("have {SERVICES_MAX} at most"));
     } else if let Some(beyond) = drafts.get(SERVICES_MAX) {

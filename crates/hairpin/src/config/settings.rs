@@ -16,7 +16,7 @@ use hairpin_core::l7::config::{Network, ServerErrors};
 use hairpin_core::limit::Limit;
 use hairpin_core::offload::Choice;
 use hairpin_core::table::LookupMethod;
-use hairpin_https::{BackendTlsOptions, BasicAuth, Cors, QueueSettings};
+use hairpin_https::{BackendTlsOptions, BasicAuth, Cors, QueueSettings, ServicePages};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -431,6 +431,8 @@ pub struct HttpSections {
     pub routes: Vec<String>,
     /// CORS of routes whose requests go on, in their order; also of the one for what the others do not take.
     pub cors: Vec<Option<Cors>>,
+    /// Error pages of routes, in their order, and of the service.
+    pub pages: ServicePages,
     /// HTTPS services: who may ask for each route, the last one being that of what no other one takes; empty: all for all.
     pub basic: Vec<Option<Arc<BasicAuth>>>,
 }

@@ -15,9 +15,10 @@ use std::ops::Range;
 pub(super) const FIELD: &str = "routes_of";
 
 /// What the service would say of requests and backends itself.
-const SAID_THERE: [&str; 16] = [
+const SAID_THERE: [&str; 17] = [
     "route",
     "cors",
+    "error_pages",
     "access",
     "group",
     "backends",
@@ -59,7 +60,7 @@ pub(super) fn read(table: &TomlTable<'_>) -> Option<At<String>> {
 
 /// Whether a service that follows another one says this field itself, of those that a change of is told.
 pub(super) fn is_own(field: &str) -> bool {
-    !["cors", "forward_auth"].contains(&field)
+    !["cors", "error_pages", "forward_auth"].contains(&field)
         && field.strip_prefix("http.").is_none_or(|field| OWN_HTTP.contains(&field))
 }
 
@@ -147,6 +148,12 @@ fn checked(sink: &Sink<'_>, drafts: &[ServiceDraft], (at, other): (usize, usize)
             "those of connections that are spliced are not: leave it out there, or make this one https",
         );
     }
+    if is_spliced && !owner.settings.said.pages.is_empty() {
+        return refuse(
+            "which has error pages".to_string(),
+            "responses of connections that are spliced have none: leave `error_pages` out there, or make this one https",
+        );
+    }
     if draft.settings.https.is_none() && !owner.settings.said.basic.is_empty() {
         return refuse(
             "which asks for passwords (`basic`)".to_string(),
@@ -176,6 +183,7 @@ fn follow(drafts: &mut [ServiceDraft], (at, other): (usize, usize), http: Http) 
     let route_count = drafts[other].settings.said.routes.len() as u16;
     drafts[at].settings.route_count = route_count;
     drafts[at].settings.said.cors = drafts[other].settings.said.cors.clone();
+    drafts[at].settings.said.pages = drafts[other].settings.said.pages.clone();
     drafts[at].settings.said.basic = drafts[other].settings.said.basic.clone();
     let service = &mut drafts[at].service;
     let is_spliced = !service.kind.is_terminated();

@@ -7,11 +7,15 @@ const NO_NEED: &str = "Hairpin has no such setting and needs none";
 const FILES: &str = "Hairpin serves no files: put what does so behind it, as a backend";
 
 /// Directives, by name or by the beginning of it (`*`), and why they have no counterpart.
-const REASONS: [(&[&str], &str); 15] = [
+const REASONS: [(&[&str], &str); 16] = [
     (&["gzip*", "brotli*", "gunzip*", "zstd*"], "Hairpin does not compress"),
     (
         &["proxy_cache*", "open_file_cache*", "expires", "etag", "if_modified_since", "proxy_no_cache", "proxy_store*"],
         "Hairpin does not cache",
+    ),
+    (
+        &["error_page"],
+        "`error_pages` of an https service gives pages to Hairpin's own answers; backends' responses keep theirs",
     ),
     (
         &[
@@ -20,7 +24,6 @@ const REASONS: [(&[&str], &str); 15] = [
             "index",
             "try_files",
             "autoindex*",
-            "error_page",
             "charset*",
             "default_type",
             "types",

@@ -107,6 +107,8 @@ pub(super) const FILE: Group = Group {
         limit("`fields_max`", Number(FIELDS_MAX as u64, "fields"), RELOADS, REFUSED),
         limit("keys in `keys_file`", Number(KEYS_MAX as u64, "keys"), RELOADS, REFUSED),
         limit("`keys_file` and `headers_file`", Number(limits::SECRET_FILE_BYTES_MAX, "bytes"), RELOADS, REFUSED),
+        limit("file of `error_pages`", Number(limits::PAGE_BYTES_MAX, "bytes"), RELOADS, REFUSED),
+        limit("`error_pages` of all services", Number(limits::PAGES_BYTES_MAX as u64, "bytes"), RELOADS, REFUSED),
         limit("`users_file`", Number(limits::USERS_FILE_BYTES_MAX, "bytes"), RELOADS, REFUSED),
         limit("users of a `users_file`", Number(hairpin_https::limits::USERS_MAX as u64, "users"), RELOADS, REFUSED),
         limit("cost of a hash in a `users_file`", Number(hairpin_https::limits::COST_MAX as u64, ""), RELOADS, REFUSED),

@@ -21,7 +21,7 @@ use hairpin_core::l7::config::Kind;
 use hairpin_core::worker::Which;
 use hairpin_https::{
     BasicAuth, Configuration, ConnectionLister, CoreReading, Cors, QueueSettings, Runtimes, RuntimesOptions,
-    TerminatedService, TicketSecret,
+    ServicePages, TerminatedService, TicketSecret,
 };
 use hairpin_linux::cpu;
 use rustix::process::{Resource, Rlimit};
@@ -46,6 +46,13 @@ fn cors(config: &Config, merged: &Merged) -> HashMap<u16, Vec<Option<Cors>>> {
     let numbered = config.services.iter().zip(&merged.numbers).map(|(settings, number)| (*number, &settings.said.cors));
     let has_cors = numbered.filter(|(_, cors)| cors.iter().any(Option::is_some));
     has_cors.map(|(number, cors)| (number, cors.clone())).collect()
+}
+
+/// The error pages of services, by number.
+fn pages(config: &Config, merged: &Merged) -> HashMap<u16, ServicePages> {
+    let numbered = config.services.iter().zip(&merged.numbers);
+    let has_pages = numbered.filter(|(settings, _)| !settings.said.pages.is_empty());
+    has_pages.map(|(settings, number)| (*number, settings.said.pages.clone())).collect()
 }
 
 /// Who may ask for the routes of services, by number.
@@ -166,6 +173,7 @@ impl Termination {
             http2_backends: http2_backends(config, merged),
             queues: queues(config, merged),
             cors: cors(config, merged),
+            pages: pages(config, merged),
             basic: basic(config, merged),
             challenges: challenges.tls.clone(),
         };

@@ -24,6 +24,7 @@ mod keys;
 mod limit;
 mod monitor;
 mod names;
+mod pages;
 mod printed;
 mod sharing;
 mod tables;

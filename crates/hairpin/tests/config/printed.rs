@@ -44,6 +44,7 @@ fn the_full_examples_show_every_field() {
                     "hash_name",
                     "queue",
                     "cors",
+                    "error_pages",
                     "basic",
                     "forward_auth",
                     "backend_tls",
@@ -60,8 +61,9 @@ fn the_full_examples_show_every_field() {
                 ]
                 .contains(&field.name) =>
                 {
+                    let name = field.name;
                     let shown =
-                        [format!(".{}]", field.name), format!("\n[{}]", field.name), format!("\n{} = ", field.name)];
+                        [format!(".{name}]"), format!("\n[{name}]"), format!("\n{name} = "), format!("\n# {name} = ")];
                     shown.iter().any(|shown| http.contains(shown))
                 }
                 ValueForm::Tables => {

@@ -1,20 +1,26 @@
 //! What is counted and recorded of an exchange.
 
-use super::Exchange;
+use super::{Exchange, own};
 use crate::local::Local;
 use hairpin_core::config::Algorithm;
 use hairpin_core::l7::body::Length;
+use hairpin_core::l7::head::Method;
 use hairpin_core::l7::splice::{Fault, Refused};
 use hairpin_core::record::Ending;
 use hairpin_core::worker::{Latency, RequestTimes, ServiceStatistics, class};
 
 impl Exchange {
-    /// Notes that Hairpin answers it by itself.
-    pub(crate) fn refused(&self, local: &Local, status: u16, why: Refused) {
+    /// Notes that Hairpin answers it by itself: with the HTTP/1.1 response that this returns.
+    pub(crate) fn refused(&self, local: &Local, status: u16, why: Refused) -> Vec<u8> {
+        let (head_only, challenge) = (self.method == Method::Head, self.challenge(status));
+        let response = match &self.denied {
+            Some(answer) => answer.clone(),
+            None => own::refusal(local, self.place(), status, head_only, challenge.as_deref()),
+        };
         if let Some(recording) = &self.recording {
-            let bytes = self.refusal(local, status).len();
-            recording.answered(status, Some(why), bytes);
+            recording.answered(status, Some(why), response.len());
         }
+        response
     }
 
     /// Notes by which side it is broken off, unless something else has been noted.

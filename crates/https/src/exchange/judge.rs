@@ -1,15 +1,17 @@
 //! The decision about a request whose head was read.
 
-use super::{Client, Exchange};
+use super::{Client, Exchange, own};
 use crate::basic::Seen;
 use crate::cors::CorsFields;
 use crate::forward_auth::Question;
 use crate::local::Local;
 use crate::mirror;
+use crate::pages::Place;
 use crate::recording::{self, Recording};
+use crate::setup::Setup;
 use hairpin_core::l7::body::Length;
 use hairpin_core::l7::decision::{self, Verdict};
-use hairpin_core::l7::edit::HEAD_ROOM;
+use hairpin_core::l7::edit::{HEAD_ROOM, NoRoom};
 use hairpin_core::l7::head::{Method, Request};
 use hairpin_core::l7::reply::{self, Reply};
 use hairpin_core::l7::splice::Refused;
@@ -23,8 +25,8 @@ pub(crate) enum Judged {
     Forward(Box<Exchange>),
     /// The request is answered with this HTTP/1.1 response; `close`: the last one of its connection.
     Answer { status: u16, response: Vec<u8>, close: bool },
-    /// The request is refused, and nothing behind it on its connection is read.
-    Refuse { status: u16, why: Refused },
+    /// The request is refused with this HTTP/1.1 response, and nothing behind it on its connection is read.
+    Refuse { status: u16, why: Refused, response: Vec<u8> },
     /// The request is not answered: its connection, or its stream, is reset.
     Drop,
 }
@@ -39,8 +41,10 @@ pub(crate) fn judge(
 ) -> Judged {
     let setup = local.setup();
     let refuse = |route: u16, (status, why): (u16, Refused)| {
-        recording::refusal(local, client, Some(request), route, (status, why));
-        Judged::Refuse { status, why }
+        let place = Place { setup: &setup, service: client.service, route };
+        let response = own::refusal(local, place, status, request.method == Method::Head, None);
+        recording::refusal(local, client, Some(request), route, (status, why, response.len()));
+        Judged::Refuse { status, why, response }
     };
     let Some(http) = setup.http(client.service) else { return refuse(record::NONE, (503, Refused::NoBackend)) };
     let close = decision::is_last(http, request, requests) || client.control.is_draining();
@@ -57,7 +61,7 @@ pub(crate) fn judge(
         Verdict::Answer { status, body, location, why, .. } => (status, body, location, why, None),
         Verdict::Forward { route, groups } => 'forward: {
             if let Some(fields) = setup.cors(client.service, number).and_then(|cors| cors.preflight(request)) {
-                return preflight(local, client, request, number, (&fields, close));
+                return preflight(local, client, request, (&setup, number), (&fields, close));
             }
             let Ok(guard) = setup.guard(client.service, number) else {
                 return refuse(number, (503, Refused::NoBackend));
@@ -102,28 +106,28 @@ pub(crate) fn judge(
         }
         local.counts.refused(why);
     }
-    let mut heads = local.heads.borrow_mut();
-    let (out, room) = heads.split_at_mut(HEAD_ROOM);
-    let location = match template.map(|template| reply::location(room, template, request, client.tls)) {
-        Some(Err(_)) => {
-            drop(heads);
-            return refuse(number, reply::without_location(request));
-        }
-        Some(Ok(length)) => Some(&room[..length]),
+    let location = match template.map(|template| location(local, client, request, template)) {
+        Some(Err(_)) => return refuse(number, reply::without_location(request)),
+        Some(Ok(location)) => Some(location),
         None => None,
     };
-    let head_only = request.method == Method::Head;
-    let date = local.date();
-    match reply::write(out, &Reply { status, date, location, retry_after_s, challenge, body, head_only, close }) {
-        Ok(length) => {
-            recording::answer(local, client, request, (number, status, why), length);
-            Judged::Answer { status, response: out[..length].to_vec(), close }
+    let (location, date, head_only) = (location.as_deref(), local.date(), request.method == Method::Head);
+    let reply = Reply { status, date, location, retry_after_s, challenge, body, head_only, close };
+    match own::write(local, Place { setup: &setup, service: client.service, route: number }, &reply) {
+        Ok(response) => {
+            recording::answer(local, client, request, (number, status, why), response.len());
+            Judged::Answer { status, response, close }
         }
-        Err(_) => {
-            drop(heads);
-            refuse(number, (500, Refused::NoRoom))
-        }
+        Err(_) => refuse(number, (500, Refused::NoRoom)),
     }
+}
+
+/// What `Location` says.
+fn location(local: &Local, client: &Client, request: &Request<'_>, template: &[u8]) -> Result<Vec<u8>, NoRoom> {
+    let mut heads = local.heads.borrow_mut();
+    let room = &mut heads[..HEAD_ROOM];
+    let length = reply::location(room, template, request, client.tls)?;
+    Ok(room[..length].to_vec())
 }
 
 /// The answer to a preflight (Fetch standard, 3.2.2). One of an origin that may not has no field of CORS, by which the browser knows.
@@ -131,7 +135,7 @@ fn preflight(
     local: &Local,
     client: &Client,
     request: &Request<'_>,
-    route: u16,
+    (setup, route): (&Setup, u16),
     (fields, close): (&CorsFields, bool),
 ) -> Judged {
     let close = close || request.body != Length::None;
@@ -145,7 +149,8 @@ fn preflight(
         head_only: false,
         close,
     };
-    let response = fields.put_into(&super::written(local, &reply));
+    let place = Place { setup, service: client.service, route };
+    let response = fields.put_into(&own::write(local, place, &reply).unwrap_or_default());
     local.counts.change(|statistics| statistics.cors_preflights += 1);
     recording::answer(local, client, request, (route, 204, None), response.len());
     Judged::Answer { status: 204, response, close }

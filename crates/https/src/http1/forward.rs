@@ -103,8 +103,7 @@ impl<S: ClientStream> Forwarding<'_, S> {
 
     async fn refused(&mut self, exchange: &Exchange, (status, why): (u16, Refused)) -> After {
         self.local.counts.refused(why);
-        exchange.refused(self.local, status, why);
-        let response = exchange.refusal(self.local, status);
+        let response = exchange.refused(self.local, status, why);
         refuse(self.local, exchange.service(), self.io, (status, &response), self.deadline).await
     }
 

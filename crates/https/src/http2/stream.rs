@@ -7,6 +7,7 @@ use super::upload::Upload;
 use crate::deadline::Deadline;
 use crate::exchange::{self, Client, Judged};
 use crate::local::Local;
+use crate::pages::Place;
 use crate::recording;
 use crate::translate;
 use bytes::Bytes;
@@ -86,7 +87,10 @@ impl Stream {
                     self.local.counts.refused(Refused::Malformed);
                     return self.respond.send_reset(Reason::PROTOCOL_ERROR);
                 }
-                Err(_) => return self.refuse((408, Refused::Slow), Method::Get).await,
+                Err(_) => {
+                    let response = self.response(method_of(&head), 408);
+                    return self.refuse((408, Refused::Slow), &response, method_of(&head)).await;
+                }
             }
         }
         self.is_call = grpc::is_call(&parts.headers);
@@ -100,26 +104,25 @@ impl Stream {
                 return self.respond.send_reset(Reason::PROTOCOL_ERROR);
             }
             Ok(ParseStatus::Complete(request)) if request.method == Method::Connect => {
-                self.refusal(Some(request), (501, Refused::Tunnel))
+                self.refusal(&head, Some(request), (501, Refused::Tunnel))
             }
             Ok(ParseStatus::Complete(request)) => {
                 exchange::judge(&self.local, &self.client, request, (0, is_websocket))
             }
-            Ok(ParseStatus::Partial) => self.refusal(None, (400, Refused::Malformed)),
-            Err(bad) => self.refusal(None, decision::of_bad_head(*bad)),
+            Ok(ParseStatus::Partial) => self.refusal(&head, None, (400, Refused::Malformed)),
+            Err(bad) => self.refusal(&head, None, decision::of_bad_head(*bad)),
         };
         drop(read);
         match judged {
             Judged::Drop => self.respond.send_reset(Reason::ENHANCE_YOUR_CALM),
-            Judged::Refuse { status, why } => {
-                self.refuse((status, why), Method::Get).await;
+            Judged::Refuse { status, why, response } => {
+                self.refuse((status, why), &response, method_of(&head)).await;
                 Upload::new(Some(body), None).discard().await;
             }
             Judged::Answer { status, response, .. } => {
                 self.local.counts.request(self.client.service);
                 self.local.counts.reply(self.client.service, status);
-                let method = if head.starts_with(b"HEAD ") { Method::Head } else { Method::Get };
-                self.answer(&response, method).await;
+                self.answer(&response, method_of(&head)).await;
                 Upload::new(Some(body), None).discard().await;
             }
             Judged::Forward(exchange) => match time {
@@ -134,9 +137,17 @@ impl Stream {
     }
 
     /// A request that is refused before it is judged.
-    fn refusal(&self, request: Option<&Request<'_>>, (status, why): (u16, Refused)) -> Judged {
-        recording::refusal(&self.local, &self.client, request, record::NONE, (status, why));
-        Judged::Refuse { status, why }
+    fn refusal(&self, head: &[u8], request: Option<&Request<'_>>, (status, why): (u16, Refused)) -> Judged {
+        let response = self.response(method_of(head), status);
+        recording::refusal(&self.local, &self.client, request, record::NONE, (status, why, response.len()));
+        Judged::Refuse { status, why, response }
+    }
+
+    /// The HTTP/1.1 response to a request that is refused before it has a route.
+    fn response(&self, method: Method, status: u16) -> Vec<u8> {
+        let setup = self.local.setup();
+        let place = Place { setup: &setup, service: self.client.service, route: record::NONE };
+        exchange::refusal(&self.local, place, status, method == Method::Head, None)
     }
 
     /// The client's deadline has passed: it is told so, unless the response has begun. The backend's stream is reset.
@@ -153,7 +164,8 @@ impl Stream {
         self.local.counts.request(self.client.service);
         let method = exchange.method;
         let Some(limits) = exchange.limits() else {
-            return self.refuse((503, Refused::NoBackend), method).await;
+            let response = exchange.refused(&self.local, 503, Refused::NoBackend);
+            return self.refuse((503, Refused::NoBackend), &response, method).await;
         };
         let mut tunnel = None;
         let mut up = match exchange.body {
@@ -176,25 +188,22 @@ impl Stream {
         };
         // In memory of its own, freed before a refusal is sent.
         let forwarded = Box::pin(forwarding.forward(head, &mut up)).await;
+        let mut response = Vec::new();
         match &forwarded {
             Ok(()) => {}
-            Err(Failed::Refused(status, why)) => exchange.refused(&self.local, *status, *why),
+            Err(Failed::Refused(status, why)) => response = exchange.refused(&self.local, *status, *why),
             Err(Failed::Gone) => exchange.broken_off(Ending::Client),
             // As `Delivery` resets it.
             Err(Failed::Reset(Reason::CANCEL)) => exchange.broken_off(Ending::Timeout),
             Err(Failed::Reset(Reason::PROTOCOL_ERROR)) => exchange.broken_off(Ending::Client),
             Err(Failed::Reset(_)) => exchange.broken_off(Ending::Backend),
         }
-        let response = match &forwarded {
-            Err(Failed::Refused(status, _)) => exchange.refusal(&self.local, *status),
-            _ => Vec::new(),
-        };
         // It counts as its backend's load; what is left of the request is none.
         drop(exchange);
         match forwarded {
             Ok(()) => {}
             Err(Failed::Gone) => return,
-            Err(Failed::Refused(status, why)) => self.refuse_with((status, why), method, &response).await,
+            Err(Failed::Refused(status, why)) => self.refuse((status, why), &response, method).await,
             Err(Failed::Reset(reason)) => return self.respond.send_reset(reason),
         }
         up.discard().await;
@@ -207,12 +216,7 @@ impl Stream {
         limits.map_or(TRANSLATED, |limits| Bounds { bytes_max: TRANSLATED.bytes_max, ..limits })
     }
 
-    async fn refuse(&mut self, (status, why): (u16, Refused), method: Method) {
-        let response = exchange::refusal(&self.local, status, method == Method::Head, None);
-        self.refuse_with((status, why), method, &response).await;
-    }
-
-    async fn refuse_with(&mut self, (status, why): (u16, Refused), method: Method, response: &[u8]) {
+    async fn refuse(&mut self, (status, why): (u16, Refused), response: &[u8], method: Method) {
         self.local.counts.refused(why);
         self.local.counts.reply(self.client.service, status);
         self.answer(response, method).await;
@@ -253,6 +257,11 @@ impl Stream {
             self.respond.send_reset(Reason::CANCEL);
         }
     }
+}
+
+/// What a response to the request with this head is read for: HEAD gets no body.
+fn method_of(head: &[u8]) -> Method {
+    if head.starts_with(b"HEAD ") { Method::Head } else { Method::Get }
 }
 
 /// Waits for the end of a stream whose length is 0: whether it came without data, as it must (RFC 9113, 8.1.1).

@@ -181,6 +181,7 @@ impl Site {
             http2_backends: HashSet::new(),
             queues: HashMap::new(),
             cors: HashMap::new(),
+            pages: HashMap::new(),
             basic: HashMap::new(),
             challenges: None,
         };

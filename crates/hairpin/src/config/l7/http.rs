@@ -5,7 +5,7 @@ use super::super::reader::{TomlTable, truth};
 use super::super::reference;
 use super::super::words::{BackendProtocol, SameSite, SettingWord, Spoken};
 use super::conditions::networks;
-use super::{Targets, basic, edits, number, read_proxy_protocol, route};
+use super::{Targets, basic, edits, number, pages, read_proxy_protocol, route};
 use hairpin_core::l7::config::{Action, Edits, Field, Forwarded, Http, HttpLimits, Sticky};
 use hairpin_core::l7::edit;
 use hairpin_core::l7::route::host::HostPattern;
@@ -46,7 +46,7 @@ pub(super) fn read(service: &TomlTable<'_>, spoken: Spoken, targets: &Targets) -
     let limits = table.table("limits", &reference::HTTP_LIMITS);
     let rest = read_rest(service, &table, spoken, targets);
     let basic = basic::of_service(service, spoken, &targets.service);
-    let (routes, said_routes, (cors, users)) = route::read(service, spoken, targets, (rest, &basic));
+    let (routes, said_routes, (cors, users, pages)) = route::read(service, spoken, targets, (rest, &basic));
     let (access, said_access) = route::read_access(service, spoken);
     let proxy_protocol = read_proxy_protocol(&table);
     let reuse = table.boolean("reuse");
@@ -108,12 +108,23 @@ pub(super) fn read(service: &TomlTable<'_>, spoken: Spoken, targets: &Targets) -
         fields.push((format!("http.{name}"), table.written_of(name).unwrap_or_else(|| "none".to_string())));
     }
     fields.push(("cors".to_string(), service.written_of("cors").unwrap_or_else(|| "none".to_string())));
+    let said_pages = pages::said(service, &pages.own).unwrap_or_else(|| "none".to_string());
+    fields.push(("error_pages".to_string(), said_pages));
     fields.extend(forwarded.said());
     fields.extend(limits.said());
     let asked = service.written_of("forward_auth");
     fields.push(("forward_auth".to_string(), asked.unwrap_or_else(|| "none".to_string())));
     fields.push(("basic".to_string(), basic.said));
-    (http, HttpSections { fields, access: said_access, limits: Vec::new(), routes: said_routes, cors, basic: users })
+    let said = HttpSections {
+        fields,
+        access: said_access,
+        routes: said_routes,
+        cors,
+        pages,
+        basic: users,
+        ..HttpSections::default()
+    };
+    (http, said)
 }
 
 /// Whether all requests that no route takes are redirected, as the file says it.

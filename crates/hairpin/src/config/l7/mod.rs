@@ -10,6 +10,7 @@ mod edits;
 mod forward_auth;
 mod http;
 mod https;
+mod pages;
 mod route;
 mod target;
 mod tls;
@@ -20,6 +21,7 @@ pub(crate) mod limits {
     pub(crate) use super::basic::FILE_BYTES_MAX as USERS_FILE_BYTES_MAX;
     pub(crate) use super::http::PATH_BYTES_MAX;
     pub(crate) use super::https::CERTIFICATES_MAX;
+    pub(crate) use super::pages::{PAGE_BYTES_MAX, PAGES_BYTES_MAX};
     pub(crate) use super::route::BODY_BYTES_MAX;
     pub(crate) use super::target::SHARES_MAX;
     pub(crate) use super::{ENTRIES_MAX, ROUTES_MAX};
@@ -29,6 +31,7 @@ pub(crate) use conditions::network;
 pub(super) use conditions::{header_name, is_token, networks};
 pub(super) use http::{is_secure, is_terminated, redirects, redirects_said, terminates};
 pub(super) use https::absolute;
+pub(super) use pages::share as share_pages;
 pub(super) use route::only;
 pub(super) use target::{OWN, Targets};
 
@@ -92,10 +95,11 @@ pub(super) fn span_of_acme(service: &TomlTable<'_>) -> Range<usize> {
 pub(super) fn foreign(table: &TomlTable<'_>, spoken: Spoken, name: &str) {
     let routed = [Spoken::Http, Spoken::Https, Spoken::Tls];
     let of_http = [Spoken::Http, Spoken::Https];
-    let tables: [(&str, &[Spoken]); 10] = [
+    let tables: [(&str, &[Spoken]); 11] = [
         ("routes_of", &of_http),
         ("queue", &of_http),
         ("cors", &of_http),
+        ("error_pages", &of_http),
         ("basic", &[Spoken::Https]),
         ("forward_auth", &of_http),
         ("group", &routed),

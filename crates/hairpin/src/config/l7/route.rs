@@ -5,36 +5,39 @@ use super::super::reference;
 use super::super::words::{AccessAction, SettingWord, Spoken};
 use super::basic::{self, Basic, RouteUsers};
 use super::conditions::{self, FIELDS};
-use super::{ROUTES_MAX, Targets, bounded, cors, edits, forward_auth, is_terminated, number};
+use super::{ROUTES_MAX, Targets, bounded, cors, edits, forward_auth, is_terminated, number, pages};
 use crate::health::StatusRanges;
 use hairpin_core::l7::config::{Action, Edits, Mirror, Route, RouteTerms};
 use hairpin_core::l7::route::path::PathPattern;
 use hairpin_core::l7::route::{Access, AccessVerdict, Conditions};
 use hairpin_core::l7::{edit, reply, route};
 use hairpin_diagnostics::LineName;
-use hairpin_https::Cors;
+use hairpin_https::{Cors, ErrorPages, ServicePages};
 
 /// The actions of a route; it has exactly one.
 const TARGETS: [&str; 4] = ["group", "groups", "redirect", "reply"];
-/// What runtimes know of routes beside the workers' snapshot, in their order: CORS, and who may ask.
-type OfRoutes = (Vec<Option<Cors>>, RouteUsers);
 /// Bytes of a reply's body at most.
 pub(crate) const BODY_BYTES_MAX: usize = 4096;
 
+/// What routes have beside what the core knows of them: CORS, users and error pages.
+pub(super) type Beside = (Vec<Option<Cors>>, RouteUsers, ServicePages);
+
 /// The routes of a service, in the end one with the action `rest` for what the others do not take; how they are written; and
-/// who may ask for each, if not all may ask for all. `of_service`: the service's users.
+/// what each has beside. `of_service`: the service's users.
 pub(super) fn read(
     service: &TomlTable<'_>,
     spoken: Spoken,
     targets: &Targets,
     (rest, of_service): (Option<Action>, &Basic),
-) -> (Box<[Route]>, Vec<String>, OfRoutes) {
+) -> (Box<[Route]>, Vec<String>, Beside) {
     let tables = service.tables("route", &reference::ROUTE);
     bounded(service, "route", tables.len(), ROUTES_MAX);
     let certificates = edits::Certificates::of(service, spoken);
     let is_terminated = is_terminated(service, spoken);
     let default = cors::read(service, &reference::CORS, is_terminated);
     let mut cors = Vec::new();
+    let pages_own = pages::read(service, &Default::default(), is_terminated);
+    let mut pages = Vec::new();
     let mut all_taken = None;
     let of_all = forward_auth::of_service(service, targets, is_terminated);
     let mut asked = Vec::with_capacity(tables.len());
@@ -67,6 +70,7 @@ pub(super) fn read(
         }
         asked.push(of_own);
         let of_route = cors::of_route(table, &conditions, default.as_ref(), is_terminated);
+        pages.push(pages::read(table, &pages_own, is_terminated));
         if let Some(action) = action(table, targets) {
             cors.push(of_route.filter(|_| matches!(action, Action::Forward { .. })));
             routes.push(Route { conditions, action, edits, terms });
@@ -92,11 +96,14 @@ pub(super) fn read(
     let used: Vec<_> = groups.map(|(group, _)| *group).chain(mirrored).chain(asked).collect();
     targets.warn_unused(service, are_right.then_some(&used));
     let users = basic::apply(of_service, &own, &mut routes);
-    let said = |(table, own): (&TomlTable<'_>, &Option<Basic>)| match own {
-        Some(own) => format!("{}: basic {}", written(table), own.said),
-        None => written(table),
+    let said = |((table, own), of_route): ((&TomlTable<'_>, &Option<Basic>), &ErrorPages)| {
+        let basic = own.as_ref().map(|own| format!(": basic {}", own.said)).unwrap_or_default();
+        let pages = pages::said(table, of_route).map(|said| format!(": error_pages {said}")).unwrap_or_default();
+        format!("{}{basic}{pages}", written(table))
     };
-    (routes.into(), tables.iter().zip(&own).map(said).collect(), (cors, users))
+    let said = tables.iter().zip(&own).zip(&pages).map(said).collect();
+    let pages = ServicePages { own: pages_own, routes: pages.into() };
+    (routes.into(), said, (cors, users, pages))
 }
 
 /// What holds for a route's requests. `is_terminated`: whether the service's connections end here.

@@ -27,6 +27,7 @@ pub(super) fn read(service: &TomlTable<'_>, targets: &Targets) -> (Tls, HttpSect
             limits: Vec::new(),
             routes: said_routes,
             cors: Vec::new(),
+            pages: Default::default(),
             basic: Vec::new(),
         },
     )

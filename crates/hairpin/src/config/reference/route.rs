@@ -217,6 +217,13 @@ pub const ROUTE: ReferenceSection = ReferenceSection {
             "2",
             "How often a request goes to another backend for `retry_status`.",
         ),
+        field(
+            "error_pages",
+            ValueForm::Map,
+            From("`error_pages` of the service"),
+            "{ \"404\" = \"/etc/hairpin/404.html\", \"5xx\" = \"/etc/hairpin/5xx.html\" }",
+            "As in [[service]]; what is not given here is that of the service. A `reply` keeps a `body` of its own.",
+        ),
         field("cors", ValueForm::Tables, From("[service.cors]"), "", "See [service.cors]."),
         field("request_headers", ValueForm::Tables, From("none"), "", "See [service.route.request_headers]."),
         field("response_headers", ValueForm::Tables, From("none"), "", "See [service.route.request_headers]."),

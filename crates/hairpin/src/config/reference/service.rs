@@ -247,6 +247,15 @@ pub const SERVICE: ReferenceSection = ReferenceSection {
         field("queue", ValueForm::Tables, From("none"), "", "See [service.queue]."),
         field("cors", ValueForm::Tables, From("none"), "", "See [service.cors]."),
         field("forward_auth", ValueForm::Tables, From("none"), "", "See [service.forward_auth]."),
+        field(
+            "error_pages",
+            ValueForm::Map,
+            From("none"),
+            "{ \"404\" = \"/etc/hairpin/404.html\", \"5xx\" = \"/etc/hairpin/5xx.html\" }",
+            "Services whose connections end here: files with the bodies of responses that Hairpin makes itself, by status (400 to \
+             599) or class (`4xx`, `5xx`), of which the status counts first. `.json` and `.txt` are sent as such, others as HTML. They are \
+             read at the start and at a reload; 64 KiB each, 1 MiB in all services. Responses of backends keep theirs.",
+        ),
         field("basic", ValueForm::Tables, From("none"), "", "See [service.basic]."),
         field("access_log", ValueForm::Tables, From("each field's default"), "", "See [service.access_log]."),
         field("timeouts", ValueForm::Tables, From("[timeouts]"), "", "See [timeouts]."),
