@@ -1,6 +1,7 @@
-"""Has schemathesis send writes that are made of the version in force, so that they are judged, and not refused as old ones.
+"""Has schemathesis send writes that are made of the version in force and are of what there is, so that they are judged, and not refused
+as old ones or for a name that nothing has.
 
-Every fourth write keeps the version that was made up for it.
+Every fourth write keeps the version that was made up for it, every third one the names.
 """
 
 import http.client
@@ -10,6 +11,8 @@ import schemathesis
 
 WRITES = {"PUT", "PATCH", "DELETE", "POST"}
 NUMBERS = itertools.count()
+# What the configuration of the test has.
+NAMES = {"service": "web", "backend": "one"}
 
 
 def version(base):
@@ -24,5 +27,11 @@ def version(base):
 
 @schemathesis.hook
 def before_call(context, case, **kwargs):
-    if case.method.upper() in WRITES and "If-Match" in (case.headers or {}) and next(NUMBERS) % 4:
+    if case.method.upper() not in WRITES or "If-Match" not in (case.headers or {}):
+        return
+    number = next(NUMBERS)
+    if number % 4:
         case.headers["If-Match"] = version(case.operation.base_url or "")
+    if number % 3:
+        names = case.path_parameters or {}
+        names.update({name: value for name, value in NAMES.items() if name in names})
