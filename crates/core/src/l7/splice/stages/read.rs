@@ -100,7 +100,8 @@ impl Splices {
         let is_news = segment.payload > 0 || segment.has(FIN);
         // A keep-alive probe has no news, and a number before the one expected (RFC 9293, 3.8.4).
         let asks = had > 0 && segment.payload == 0;
-        let is_plain = cx.kind(client_conn.service).is_plain();
+        // Its own flag first: a request's segment is spared the look at its service.
+        let is_plain = client_conn.is_tls && cx.kind(client_conn.service).is_plain();
         let is_useful = is_plain || client_conn.waiting() > 0 || client_conn.peer.has_closed;
         let state = client_conn.state;
         drop(frame);
@@ -138,7 +139,7 @@ impl Splices {
             }
             let (service, deadline, has_closed) =
                 (client_conn.service, client_conn.deadline, client_conn.peer.has_closed);
-            let is_plain = cx.kind(service).is_plain();
+            let is_plain = client_conn.is_tls && cx.kind(service).is_plain();
             if client_conn.waiting() == 0 && has_closed {
                 return self.close_client(cx, position);
             }
