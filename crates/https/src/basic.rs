@@ -21,7 +21,7 @@ use tokio::sync::Semaphore;
 
 /// Users of a file at most.
 pub const USERS_MAX: usize = 10_000;
-/// The highest cost of a hash: about 250 ms for each check.
+/// The highest cost of a hash: 2^12 rounds. A check of a higher one would hold up those behind it too long.
 pub const COST_MAX: u32 = 12;
 /// Requests of a core that wait until their credentials are checked.
 pub const CHECKS_MAX: u32 = 64;
