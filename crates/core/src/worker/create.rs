@@ -142,6 +142,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     }
 
     /// A connection as it will lie in the slab, its source port taken from the pool if it needs one.
+    #[inline(always)]
     pub(super) fn draft(
         &mut self,
         now: Time,
@@ -220,11 +221,16 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
 
     /// Remembers a connection that a forged packet may have made as the youngest of those that give way when the table is full.
     pub(super) fn remember_half_open(&mut self, position: Position) {
-        self.forget_half_open(position);
         let connection = self.slab.at(position);
-        let is_established = connection.flags.has(Flags::DIRECT) && connection.state.is_established();
-        let list = if is_established { &mut self.yielding } else { &mut self.half_open };
-        list.push(position);
+        if connection.flags.has(Flags::DIRECT) {
+            // It may be in the other list.
+            let is_established = connection.state.is_established();
+            self.forget_half_open(position);
+            if is_established {
+                return self.yielding.push(position);
+            }
+        }
+        self.half_open.push(position);
         self.statistics.half_open_now = self.half_open.len().into();
     }
 
@@ -401,8 +407,10 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         if connection.state == State::Pass || connection.flags.has(Flags::COUNTED) == there {
             return;
         }
-        let (service, address) = (connection.service, connection.client.address);
-        self.count_for_limits(service, &address, there);
+        if !self.snapshot.services[usize::from(connection.service)].limits.is_empty() {
+            let (service, address) = (connection.service, connection.client.address);
+            self.count_for_limits(service, &address, there);
+        }
         let connection = self.slab.at_mut(position);
         let statistics = &mut self.statistics;
         let open = [&mut statistics.open_now, &mut statistics.backends[number].open_now];

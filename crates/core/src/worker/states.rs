@@ -26,12 +26,15 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     }
 
     /// Whether it is the first packet of another connection between the ends of one that is over.
+    #[inline]
     pub(super) fn begins_anew(&self, position: Position, direction: Direction, tcp_flags: u8) -> bool {
+        if direction != Direction::FromClient || tcp_flags & (SYN | ACK | RST) != SYN {
+            return false;
+        }
         let connection = self.slab.at(position);
-        let begins = direction == Direction::FromClient && tcp_flags & (SYN | ACK | RST) == SYN;
         // The backend's FIN is not seen. A backend that takes no connections keeps the one it has, if the SYN is forged.
         let may_be_over = connection.state == State::FinClient && connection.flags.has(Flags::DIRECT);
-        begins && (connection.state.is_over() || may_be_over && self.takes_connections(position))
+        connection.state.is_over() || may_be_over && self.takes_connections(position)
     }
 
     /// Lets a packet move its connection's state.
