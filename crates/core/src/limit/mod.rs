@@ -55,9 +55,11 @@ impl Rate {
             return None;
         }
         let divisor = u64::from(count) << UNIT_BITS;
-        let interval = within.saturating_add(divisor / 2) / divisor;
-        let ahead = interval.checked_mul(burst.into())?;
-        (ahead <= units(AHEAD_MAX.as_nanos() as u64)).then_some(Rate { interval, ahead })
+        let rate = |interval: u64| Some(Rate { interval, ahead: interval.checked_mul(burst.into())? });
+        let fits = |rate: &Rate| rate.ahead <= units(AHEAD_MAX.as_nanos() as u64);
+        // Rounded to the nearest, a burst that takes exactly the longest time might take nanoseconds more.
+        let nearest = rate(within.saturating_add(divisor / 2) / divisor).filter(fits);
+        nearest.or_else(|| rate(within / divisor).filter(fits))
     }
 }
 

@@ -44,6 +44,14 @@ fn admitted(table: &LimitTable, client: u32, rate: &Rate, now: Time, tries: usiz
 }
 
 #[test]
+fn whole_numbers_within_the_longest_time_are_rates() {
+    for count in 1..5000 {
+        let rate = Rate::new(count, AHEAD_MAX, count).unwrap_or_else(|| panic!("{count} within the longest time"));
+        assert_eq!(Rate::new(count, AHEAD_MAX, count + 1), None, "{count}: {rate:?}");
+    }
+}
+
+#[test]
 fn burst_is_admitted_at_once_and_comes_back_at_the_rate() {
     let table = LimitTable::own(1024, SECRET);
     let rate = rate(100, 1000, 20);

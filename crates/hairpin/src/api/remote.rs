@@ -8,7 +8,7 @@ use super::tokens::Tokens;
 use crate::config;
 use crate::http_server::Closed;
 use anyhow::{Context, Result, anyhow};
-use hairpin_https::{CertificateFiles, ServedCertificates, TlsOptions, shown_certificate};
+use hairpin_https::{CertificateFiles, CertificateSummary, ServedCertificates, TlsOptions, shown_certificate};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -46,6 +46,8 @@ impl RemoteSettings {
 /// What the settings' files hold.
 pub(crate) struct Credentials {
     tls: Arc<rustls::ServerConfig>,
+    /// What is to be known of its certificate.
+    pub(crate) summaries: Vec<CertificateSummary>,
     pub(super) tokens: Option<Tokens>,
 }
 
@@ -62,12 +64,12 @@ impl Credentials {
             clients: settings.client_roots.clone().map(|roots| (roots, settings.tokens.is_none())),
             ..TlsOptions::default()
         };
-        let tls = ServedCertificates::load(&options).context("[api]")?.serve_anew();
+        let served = ServedCertificates::load(&options).context("[api]")?;
         let tokens = settings.tokens.as_ref().map(|file| {
             config::api_tokens(file)
                 .map_err(|(what, remedy)| anyhow!("[api] `tokens` \"{}\": {what}; {remedy}", file.display()))
         });
-        Ok(Credentials { tls, tokens: tokens.transpose()? })
+        Ok(Credentials { tls: served.serve_anew(), summaries: served.summaries, tokens: tokens.transpose()? })
     }
 
     /// Shakes hands; the client's certificate, if it has shown one, is of the CAs then.

@@ -8,6 +8,7 @@ use hairpin_core::l7::config::Action;
 use hairpin_diagnostics::At;
 use hairpin_diagnostics::Sink;
 use std::collections::HashMap;
+use std::net::SocketAddr;
 
 /// Checks every service by itself and beside the others. `is_tracked`: whether connections are.
 pub(super) fn services(sink: &Sink<'_>, drafts: &[ServiceDraft], pool: &At<Pool>, is_tracked: bool) {
@@ -37,6 +38,23 @@ pub(super) fn services(sink: &Sink<'_>, drafts: &[ServiceDraft], pool: &At<Pool>
         full_nat(sink, draft, pool);
         direct(sink, draft);
         meaning(sink, draft, is_tracked);
+    }
+}
+
+/// Hairpin's own listeners, each with its name: a service must not have the address of one of them, whose clients it would get.
+pub(super) fn own_listeners(sink: &Sink<'_>, drafts: &[ServiceDraft], own: [(&str, Option<SocketAddr>); 2]) {
+    for draft in drafts.iter().filter(|draft| !draft.service.kind.is_group() && draft.service.protocol == Protocol::Tcp)
+    {
+        let Endpoint { address, port } = draft.service.endpoint;
+        let listens = SocketAddr::new(address.into(), port);
+        if let Some((name, _)) = own.iter().find(|(_, own)| *own == Some(listens)) {
+            let what = format!("service \"{}\" listens on {listens}, the address of {name}", draft.service.name);
+            sink.error(
+                &draft.listen,
+                what,
+                "no client would reach that one: give one of the two another address or port",
+            );
+        }
     }
 }
 

@@ -221,6 +221,14 @@ fn read<'a>(sink: &'a Sink<'a>, document: &'a toml::de::DeTable<'a>) -> Option<C
     }
     check::services(sink, &services, &pool, untracked.is_none());
     check::pool(sink, &services, &pool);
+    if let Some(settings) = &settings {
+        let api = settings.api.as_ref().and_then(|api| api.remote.as_ref()).map(|remote| remote.listen);
+        check::own_listeners(
+            sink,
+            &services,
+            [("`listen` of [api]", api), ("`listen` of [metrics]", settings.metrics)],
+        );
+    }
     if let Some(dpdk) = settings.as_ref().and_then(|settings| settings.dpdk.as_ref()) {
         dpdk::check(sink, dpdk, &services, &pool);
     }

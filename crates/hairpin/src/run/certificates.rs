@@ -29,7 +29,11 @@ const WARNED_MAX: usize = 20;
 
 /// What the terminated services of a configuration and their groups have read from files, by their place in it.
 #[derive(Clone, Default)]
-pub(crate) struct Certificates(Arc<[Option<LoadedService>]>);
+pub(crate) struct Certificates {
+    services: Arc<[Option<LoadedService>]>,
+    /// Those of `[api]`: it reads its files again where it serves with them.
+    api: Arc<[CertificateSummary]>,
+}
 
 /// What a terminated service, or a service or group with TLS to its backends, has read.
 #[derive(Clone)]
@@ -49,10 +53,8 @@ impl Certificates {
     /// # Errors
     /// The first service or group whose files cannot be used, or those of `[api]`, and why.
     pub(crate) fn load(config: &Config) -> Result<Certificates> {
-        if let Some(remote) = config.settings.api.as_ref().and_then(|api| api.remote.as_ref()) {
-            // The API reads them again where it serves with them.
-            Credentials::load(remote)?;
-        }
+        let remote = config.settings.api.as_ref().and_then(|api| api.remote.as_ref());
+        let api = remote.map(Credentials::load).transpose()?.map_or_else(Vec::new, |loaded| loaded.summaries);
         let services = config.snapshot.services.iter().zip(&config.services);
         let load = |(service, settings): (&Service, &ServiceSettings)| {
             if settings.https.is_none() && settings.backend_tls.is_none() {
@@ -77,22 +79,22 @@ impl Certificates {
             let backend_tls = backend_tls.with_context(|| format!("{}: backend_tls", said()))?;
             Ok(Some(LoadedService { name: service.name.to_string(), served, backend_tls, files, fingerprint }))
         };
-        Ok(Certificates(services.map(load).collect::<Result<_>>()?))
+        Ok(Certificates { services: services.map(load).collect::<Result<_>>()?, api: api.into() })
     }
 
     /// By the place of the service or group in the configuration; `None`: it has no certificates and no TLS to its backends.
     pub(super) fn loaded(&self) -> &[Option<LoadedService>] {
-        &self.0
+        &self.services
     }
 
     /// Whether files have changed since they were read.
     pub(super) fn have_changed(&self) -> bool {
-        self.0.iter().flatten().any(|loaded| loaded.files.fingerprint() != loaded.fingerprint)
+        self.services.iter().flatten().any(|loaded| loaded.files.fingerprint() != loaded.fingerprint)
     }
 
     /// Warns of certificates that are not valid now, or will soon not be.
     pub(crate) fn warn(&self) {
-        for loaded in self.0.iter().flatten() {
+        for loaded in self.services.iter().flatten() {
             for why in loaded.served.iter().flat_map(|served| &served.left_out) {
                 let told = format!("warning: service {}: {why}; another certificate is ordered", loaded.name);
                 tell(EventKind::Certificate, &told);
@@ -104,7 +106,8 @@ impl Certificates {
     /// The certificates that are not valid now, or will soon not be.
     pub(crate) fn concerns(&self) -> Vec<CertificateConcern> {
         let now = i64::try_from(host::unix_s()).unwrap_or(i64::MAX);
-        concerns(self.summaries().chain(self.shown()), now)
+        let services = self.summaries().chain(self.shown()).map(|(service, all)| (Some(service), all));
+        concerns(services.chain([(None, &*self.api)]), now)
     }
 
     /// What is served, as the status shows it.
@@ -125,18 +128,18 @@ impl Certificates {
 
     /// What is served, by the name of the service.
     pub(crate) fn summaries(&self) -> impl Iterator<Item = (&str, &[CertificateSummary])> {
-        self.0.iter().flatten().filter_map(|loaded| Some((&*loaded.name, &*loaded.served.as_ref()?.summaries)))
+        self.services.iter().flatten().filter_map(|loaded| Some((&*loaded.name, &*loaded.served.as_ref()?.summaries)))
     }
 
     /// What backends are shown, by the name of the service or group.
     fn shown(&self) -> impl Iterator<Item = (&str, &[CertificateSummary])> {
-        let all = self.0.iter().flatten();
+        let all = self.services.iter().flatten();
         all.filter_map(|loaded| Some((&*loaded.name, loaded.backend_tls.as_ref()?.summary.as_slice())))
     }
 
     /// TLS with backends, by the number of the service or group; `numbers`: those of the configuration's services.
     pub(crate) fn backend_tls(&self, numbers: &[u16]) -> HashMap<u16, BackendTls> {
-        let numbered = self.0.iter().zip(numbers);
+        let numbered = self.services.iter().zip(numbers);
         numbered.filter_map(|(loaded, number)| Some((*number, loaded.as_ref()?.backend_tls.clone()?))).collect()
     }
 }
@@ -144,7 +147,7 @@ impl Certificates {
 /// Something about a certificate that its operator should know. As text it is a line of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CertificateConcern {
-    /// The service or group; `None`: several.
+    /// The service or group; `None`: the API, or several.
     pub(crate) service: Option<String>,
     /// The problem.
     pub(crate) what: String,
@@ -164,8 +167,11 @@ impl fmt::Display for CertificateConcern {
     }
 }
 
-/// What there is to say of certificates, by service: one by one up to a bound, then how many more.
-fn concerns<'a>(all: impl Iterator<Item = (&'a str, &'a [CertificateSummary])>, now: i64) -> Vec<CertificateConcern> {
+/// What there is to say of certificates, by service, or of the API: one by one up to a bound, then how many more.
+fn concerns<'a>(
+    all: impl Iterator<Item = (Option<&'a str>, &'a [CertificateSummary])>,
+    now: i64,
+) -> Vec<CertificateConcern> {
     let all = all.flat_map(|(service, certificates)| certificates.iter().map(move |one| (service, one)));
     let mut found: Vec<_> = all.filter_map(|(service, certificate)| concern(service, certificate, now)).collect();
     if found.len() > WARNED_MAX {
@@ -178,8 +184,9 @@ fn concerns<'a>(all: impl Iterator<Item = (&'a str, &'a [CertificateSummary])>, 
     found
 }
 
-fn concern(service: &str, certificate: &CertificateSummary, now: i64) -> Option<CertificateConcern> {
-    let said = |what, is_warning| Some(CertificateConcern { service: Some(service.to_string()), what, is_warning });
+fn concern(service: Option<&str>, certificate: &CertificateSummary, now: i64) -> Option<CertificateConcern> {
+    let said =
+        |what, is_warning| Some(CertificateConcern { service: service.map(ToString::to_string), what, is_warning });
     if certificate.is_placeholder {
         return said("serves a certificate that signs itself until one is obtained".to_string(), false);
     }
@@ -189,7 +196,8 @@ fn concern(service: &str, certificate: &CertificateSummary, now: i64) -> Option<
         left if left < EXPIRES_SOON_S => format!("expires in {} days", left / 86_400),
         _ => return None,
     };
-    said(format!("the certificate in {} {what}", certificate.file.display()), true)
+    let whose = if service.is_some() { "" } else { "[api]: " };
+    said(format!("{whose}the certificate in {} {what}", certificate.file.display()), true)
 }
 
 /// The files in which certificates of a service are, or will be, that are obtained automatically.
@@ -240,12 +248,13 @@ mod tests {
         };
         let far = 1_000_000_000;
         let all = [certificate(5000), certificate(5000 + 3 * 86_400), certificate(far)];
-        let said = concerns([("web", &all[..])].into_iter(), 6000);
-        assert_eq!(said.len(), 2);
+        let said = concerns([(Some("web"), &all[..]), (None, &all[..1])].into_iter(), 6000);
+        assert_eq!(said.len(), 3);
         assert_eq!(said[0].to_string(), "warning: service web: the certificate in a.pem has expired: renew it");
         assert!(said[1].what.ends_with("a.pem expires in 2 days"), "{said:?}");
+        assert_eq!(said[2].to_string(), "warning: [api]: the certificate in a.pem has expired: renew it");
         let many = vec![certificate(5000); 10_000];
-        let said = concerns([("web", &many[..]), ("shop", &many[..5])].into_iter(), 500);
+        let said = concerns([(Some("web"), &many[..]), (Some("shop"), &many[..5])].into_iter(), 500);
         assert_eq!(said.len(), WARNED_MAX + 1);
         assert!(said[0].what.ends_with("is not valid yet"), "{said:?}");
         assert!(said[WARNED_MAX].to_string().starts_with("warning: 9985 more "), "{said:?}");

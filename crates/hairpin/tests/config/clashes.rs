@@ -1,6 +1,6 @@
 //! Services, backends and pool addresses that get in each other's way.
 
-use super::{GOOD, good, refuses, with};
+use super::{GOOD, good, refuses, said, with};
 
 #[test]
 fn services_do_not_clash() {
@@ -15,6 +15,24 @@ fn services_do_not_clash() {
                  [[service]]\nname = \"x\"\nlisten = \"192.0.2.1:1/tcp\"\nbackends = [\"10.0.0.1:1\"]\n\
                  [[service]]\nname = \"x\"\nlisten = \"192.0.2.1:2/tcp\"\nbackends = [\"10.0.0.1:1\"]\n";
     refuses(names, "7:8: error: two services are named \"x\"; the other one is on line 3: rename one");
+}
+
+#[test]
+fn services_do_not_clash_with_what_hairpin_serves_itself() {
+    let api = "[api]\nlisten = \"192.0.2.1:80\"\ncertificate = \"/a.pem\"\nclient_roots = \"/ca.pem\"\n";
+    let complaint = |what| {
+        format!(
+            "3:10: error: service \"192.0.2.1:80/tcp\" listens on 192.0.2.1:80, the address of `listen` of {what}; no client \
+             would reach that one: give one of the two another address or port"
+        )
+    };
+    refuses(&(GOOD.to_string() + api), &complaint("[api]"));
+    // That metrics are not served at a loopback address is said as well.
+    let problems = said(&(GOOD.to_string() + "[metrics]\nlisten = \"192.0.2.1:80\"\n"));
+    assert_eq!(problems[0], format!("t.toml:{}", complaint("[metrics]")));
+    good(&(GOOD.to_string() + &api.replace(":80", ":81")));
+    good(&(GOOD.to_string() + &api.replace("192.0.2.1", "192.0.2.2")));
+    good(&(GOOD.replace("80/tcp", "80/udp") + api));
 }
 
 #[test]

@@ -52,6 +52,20 @@ pub fn ask(topology: &Topology, target: &str, calls: usize, tls: Option<(&Path, 
     Ok(command::output(&mut python)?.trim().to_owned())
 }
 
+/// [`ask`] over TLS, with this value of the field `authorization`.
+pub fn ask_with(topology: &Topology, target: &str, calls: usize, tls: (&Path, &str), value: &str) -> Result<String> {
+    let mut python = topology.client.command(PYTHON);
+    python.arg(script(topology)?).args(["ask", target]).arg(calls.to_string()).arg(tls.0).args([tls.1, value]);
+    Ok(command::output(&mut python)?.trim().to_owned())
+}
+
+/// The name of the code that a call to `target` over TLS ends with, with this CA and name.
+pub fn code(topology: &Topology, target: &str, tls: (&Path, &str)) -> Result<String> {
+    let mut python = topology.client.command(PYTHON);
+    python.arg(script(topology)?).args(["code", target]).arg(tls.0).arg(tls.1);
+    Ok(command::output(&mut python)?.trim().to_owned())
+}
+
 fn script(topology: &Topology) -> Result<PathBuf> {
     topology.scratch.write("grpc_calls.py", include_str!("grpc_calls.py"))
 }

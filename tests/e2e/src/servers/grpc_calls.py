@@ -1,8 +1,10 @@
 """A gRPC server and a client that checks it, without generated code: messages are bytes.
 
 grpc_calls.py serve ADDRESS NAME [PEM]     serves until killed; PEM: over TLS, with chain and key in this file
-grpc_calls.py ask ADDRESS CALLS [PEM NAME] checks every kind of call, then makes CALLS calls and prints who answered how often;
-                                           PEM: over TLS, with this CA, for the name NAME
+grpc_calls.py ask ADDRESS CALLS [PEM NAME [AUTHORIZATION]]
+                                           checks every kind of call, then makes CALLS calls and prints who answered how often;
+                                           PEM: over TLS, with this CA, for the name NAME, with this field `authorization`
+grpc_calls.py code ADDRESS PEM NAME        makes one call, likewise without a field, and prints the code that it ends with
 """
 import collections
 import concurrent.futures
@@ -93,12 +95,23 @@ def status_of(call):
     return grpc.StatusCode.OK, ""
 
 
-def ask(address, calls, pem=None, name=None):
+def channel_to(address, pem=None, name=None, authorization=None):
     if pem is None:
-        channel = grpc.insecure_channel(address, options=options())
-    else:
-        named = [("grpc.ssl_target_name_override", name)]
-        channel = grpc.secure_channel(address, grpc.ssl_channel_credentials(open(pem, "rb").read()), options() + named)
+        return grpc.insecure_channel(address, options=options())
+    credentials = grpc.ssl_channel_credentials(open(pem, "rb").read())
+    if authorization is not None:
+        field = lambda context, callback: callback((("authorization", authorization),), None)
+        credentials = grpc.composite_channel_credentials(credentials, grpc.metadata_call_credentials(field))
+    return grpc.secure_channel(address, credentials, options() + [("grpc.ssl_target_name_override", name)])
+
+
+def code(address, *tls):
+    echo = channel_to(address, *tls).unary_unary(PREFIX + "Echo")
+    print(status_of(lambda: echo(b"x", timeout=20))[0].name)
+
+
+def ask(address, calls, *tls):
+    channel = channel_to(address, *tls)
     echo = channel.unary_unary(PREFIX + "Echo")
     for size in (0, 1, 100_000, 1 << 20, 4 << 20):
         sent = PART * 4
@@ -148,4 +161,4 @@ def ask(address, calls, pem=None, name=None):
 
 
 if __name__ == "__main__":
-    {"serve": serve, "ask": lambda address, calls, *tls: ask(address, int(calls), *tls)}[sys.argv[1]](*sys.argv[2:])
+    {"serve": serve, "code": code, "ask": lambda address, calls, *tls: ask(address, int(calls), *tls)}[sys.argv[1]](*sys.argv[2:])

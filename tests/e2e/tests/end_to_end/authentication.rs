@@ -1,11 +1,15 @@
 //! Whose requests are taken: users and passwords.
 
+use crate::http::http_network::missing;
+use crate::https::clients::sockets;
+use crate::lane;
 use crate::network::test;
 use anyhow::{Context, Result, ensure};
 use hairpin_e2e::command;
 use hairpin_e2e::peer::{Hairpin, HairpinOptions, PeerService};
 use hairpin_e2e::process::{Process, patience};
-use hairpin_e2e::servers::{Servers, listening, web};
+use hairpin_e2e::servers::web::{self, PYTHON, WEBSOCKET_PORT};
+use hairpin_e2e::servers::{Servers, grpc, listening};
 use hairpin_e2e::tool::recorder::Recorder;
 use hairpin_e2e::topology::{Family, Topology, TopologyOptions, end, server_address, vip};
 use libtest_mimic::Trial;
@@ -19,6 +23,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     vec![
         test("authentication: users and passwords of a file", basic),
         test("authentication: a server is asked", forward_auth),
+        test("authentication: WebSockets and calls of gRPC", streams),
     ]
 }
 
@@ -26,12 +31,12 @@ const NAME: &str = "web.test";
 const PORT: u16 = 443;
 const PASSWORD: &str = "open: sesame";
 
-/// Writes a file of users with htpasswd, by which each has [`PASSWORD`].
-fn write_users(file: &Path, users: &[&str]) -> Result<()> {
+/// Writes a file of users with htpasswd, who all have this password.
+pub(crate) fn write_users(file: &Path, users: &[&str], password: &str) -> Result<()> {
     std::fs::write(file, "")?;
     std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o600))?;
     for user in users {
-        command::output(Command::new("htpasswd").args(["-B", "-b"]).arg(file).args([*user, PASSWORD]))?;
+        command::output(Command::new("htpasswd").args(["-B", "-b"]).arg(file).args([*user, password]))?;
     }
     Ok(())
 }
@@ -52,7 +57,7 @@ fn basic() -> Result<()> {
     let _servers = Servers::start(&topology)?;
     let certificate = web::certificate(&topology, "web.pem", &[NAME])?;
     let users = topology.scratch.file("users");
-    write_users(&users, &["ann"])?;
+    write_users(&users, &["ann"], PASSWORD)?;
     let service = PeerService::https("tls", PORT, &certificate);
     let tables = format!(
         "{}[service.basic]\nusers_file = {users:?}\nrealm = \"staff\"\n[[service.route]]\nquery = {{ open = \"1\" }}\nbasic.enabled = false\n",
@@ -84,7 +89,7 @@ fn basic() -> Result<()> {
     let refused = read["http"]["refused"]["unauthorized"]["total"].as_u64();
     ensure!(refused == Some(8), "{}", read["http"]["refused"]);
     // Those that were right are forgotten with a reload.
-    write_users(&users, &["bob"])?;
+    write_users(&users, &["bob"], PASSWORD)?;
     hairpin.tell(&topology, &["reload"])?;
     for option in ["--http1.1", "--http2"] {
         let met = [&ann, &bob].map(|who| ask(&topology, &certificate, &[option, &url, "--user", who]));
@@ -115,7 +120,7 @@ fn gate(topology: &Topology) -> Result<Process> {
     let text = format!(
         "daemon off;\nuser root;\npid {0}/pid;\nerror_log {0}/error.log warn;\nevents {{ }}\nhttp {{\n  access_log off;\n  \
          server {{\n    listen {GATE_PORT};\n    location = /check {{\n      if ($http_x_key = wrong) {{ return 401 \
-         \"go away\"; }}\n      if ($http_cookie !~ \"session=good\") {{ return 302 \
+         \"go away\"; }}\n      if ($http_x_forwarded_uri ~ ^/(socket|shop)) {{ return 204; }}\n      if ($http_cookie !~ \"session=good\") {{ return 302 \
          \"https://login.test/?to=$http_x_forwarded_uri\"; }}\n      add_header X-User \"ann by $http_x_forwarded_method of \
          $http_x_forwarded_uri\";\n      add_header X-Secret none;\n      return 204;\n    }}\n  }}\n}}\n",
         directory.display()
@@ -180,4 +185,64 @@ fn forward_auth() -> Result<()> {
     let refused = &status["http"]["refused"];
     ensure!(refused["authentication-failed"]["total"] == 2 && refused["unauthorized"]["total"] == 6, "{refused}");
     hairpin.process().check()
+}
+
+/// The password of users who are named in a URL, where [`PASSWORD`] would have to be quoted.
+const PLAIN_PASSWORD: &str = "sesame";
+/// The credentials of ann with it.
+const ANN: &str = "Basic YW5uOnNlc2FtZQ==";
+
+/// Each has its user and password checked, and then a server asked, which has the last word.
+fn streams() -> Result<()> {
+    for what in ["websockets", "grpc"] {
+        if let Some(why) = missing(what) {
+            lane::skip(why);
+            return Ok(());
+        }
+    }
+    let topology = Topology::create(TopologyOptions::default())?;
+    let _servers = grpc::start(&topology, None)?;
+    let _echo = web::websocket(&topology)?;
+    let mut gate = gate(&topology)?;
+    let certificate = web::certificate(&topology, "web.pem", &[NAME])?;
+    let users = topology.scratch.file("users");
+    write_users(&users, &["ann"], PLAIN_PASSWORD)?;
+    let service = PeerService::https("tls", PORT, &certificate);
+    let tables = format!(
+        "{}[service.basic]\nusers_file = {users:?}\n[service.forward_auth]\ngroup = \"gate\"\npath = \
+         \"/check\"\n[[service.group]]\nname = \"gate\"\nbackends = [\"{}\"]\n{}{}",
+        service.tables,
+        end(server_address(Family::V4, 2), GATE_PORT),
+        sockets(WEBSOCKET_PORT),
+        grpc::tables("")
+    );
+    let services = [PeerService { servers: Vec::new(), tables, ..service }];
+    let hairpin = Hairpin::start(&topology, &services, &HairpinOptions::default())?;
+    let script = topology.scratch.write("websocket.py", include_str!("http/websocket.py"))?;
+    let socket = |who: &str| {
+        let mut client = topology.client.command(PYTHON);
+        client.env("SSL_CERT_FILE", &certificate).arg(&script);
+        client.args([format!("wss://{who}{NAME}/socket"), vip(Family::V4).to_string()]);
+        command::output(&mut client)
+    };
+    let mine = format!("ann:{PLAIN_PASSWORD}@");
+    for who in ["", "ann:wrong@"] {
+        let met = socket(who).err().context("a WebSocket without the password is taken")?;
+        ensure!(format!("{met:#}").contains("401"), "{met:#}");
+    }
+    let met = socket(&mine)?;
+    ensure!(met == "well\n", "{met}\n{}", hairpin.logs());
+    let (target, tls) = (services[0].listen(), (&*certificate, NAME));
+    let code = grpc::code(&topology, &target, tls)?;
+    ensure!(code == "UNAUTHENTICATED", "a call without a password ends with {code}");
+    let met = grpc::ask_with(&topology, &target, 4, tls, ANN)?;
+    ensure!(met == "server1=2 server2=2", "{met}\n{}", hairpin.logs());
+    gate.stop()?;
+    let met = socket(&mine).err().context("a WebSocket is taken that no server was asked about")?;
+    ensure!(format!("{met:#}").contains("503"), "{met:#}");
+    let met = grpc::ask_with(&topology, &target, 4, tls, ANN)
+        .err()
+        .context("a call is taken that no server was asked about")?;
+    ensure!(format!("{met:#}").contains("UNAVAILABLE"), "{met:#}");
+    Ok(())
 }

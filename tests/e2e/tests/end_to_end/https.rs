@@ -3,7 +3,7 @@
 mod agreed;
 mod backends;
 mod certified;
-mod clients;
+pub(crate) mod clients;
 mod sharing;
 mod survival;
 

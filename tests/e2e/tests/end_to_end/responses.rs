@@ -1,22 +1,29 @@
 //! What Hairpin says in responses beside backends: CORS, and bodies of its own.
 
+use crate::authentication::write_users;
 use crate::network::test;
 use anyhow::{Context, Result, ensure};
 use hairpin_e2e::command;
 use hairpin_e2e::peer::{Hairpin, HairpinOptions, PeerService};
 use hairpin_e2e::servers::{HTTP_PORT, Servers, web};
-use hairpin_e2e::topology::{Family, Topology, TopologyOptions, server_address, vip};
+use hairpin_e2e::tool::inside;
+use hairpin_e2e::topology::{Family, Topology, TopologyOptions, end, server_address, vip};
 use libtest_mimic::Trial;
 use serde_json::Value;
+use std::net::TcpListener;
 use std::path::Path;
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
         test("responses: CORS by HTTP/1.1 and HTTP/2", cors),
         test("responses: error pages by HTTP/1.1 and HTTP/2", error_pages),
+        test("responses: pages of 401, 413, 429 and 504", pages_of_refusals),
     ]
 }
 
+/// What one client may ask in the test of refusals.
+const REQUESTS: u32 = 7;
+const SILENT_PORT: u16 = 8099;
 const HTML: &str = "text/html; charset=utf-8";
 const NOT_FOUND: &str = "<h1>Not here</h1>\n";
 const GONE: &str = "<h1>Gone</h1>\n";
@@ -118,6 +125,56 @@ fn cors() -> Result<()> {
     hairpin.tell(&topology, &["reload"])?;
     let got = preflight(SHOP, "--http2", "1k")?;
     ensure!(said(&got) == ["204", "vary: Origin"], "after a reload: {got:?}");
+    hairpin.process().check()
+}
+
+/// The fields of each stay beside the page.
+fn pages_of_refusals() -> Result<()> {
+    let topology = Topology::create(TopologyOptions::default())?;
+    let _servers = Servers::start(&topology)?;
+    // It takes connections, and never answers.
+    let _silent = inside::run(&topology.servers[1], || Ok(TcpListener::bind(("0.0.0.0", SILENT_PORT))?))?;
+    let certificate = web::certificate(&topology, "web.pem", &[NAME])?;
+    let [page, users] = ["page.html", "users"].map(|name| topology.scratch.file(name));
+    std::fs::write(&page, GONE)?;
+    write_users(&users, &["ann"], "sesame")?;
+    let tables = format!(
+        "error_pages = {{ 401 = {page:?}, 413 = {page:?}, 429 = {page:?}, 504 = {page:?} }}\n\
+         [service.http.limits]\nbody_bytes_max = 1000\nresponse_timeout = \"300ms\"\n\
+         [[service.limit]]\nrequests = {REQUESTS}\nwithin = \"1h\"\n\
+         [[service.group]]\nname = \"silent\"\nbackends = [\"{}\"]\nhealth.check = \"none\"\n\
+         [[service.group]]\nname = \"live\"\nbackends = [\"{}\"]\n\
+         [[service.route]]\npath_prefix = \"/silent\"\ngroup = \"silent\"\n\
+         [[service.route]]\npath_prefix = \"/staff\"\ngroup = \"live\"\nbasic = {{ users_file = {users:?} }}\n\
+         [[service.route]]\ngroup = \"live\"\n",
+        end(server_address(Family::V4, 2), SILENT_PORT),
+        end(server_address(Family::V4, 1), HTTP_PORT),
+    );
+    let service = PeerService::https("tls", 443, &certificate);
+    let services = [PeerService { servers: Vec::new(), tables: format!("{tables}{}", service.tables), ..service }];
+    let mut hairpin = Hairpin::start(&topology, &services, &HairpinOptions::default())?;
+    let got = topology.scratch.file("got");
+    let meets = |arguments: &[&str], path: &str, status: &str, field: &str| -> Result<()> {
+        let head = head_and_body(&topology, &certificate, &got, arguments, path)?;
+        let met = head.first().and_then(|line| line.split(' ').nth(1)).unwrap_or_default();
+        let has_fields = [field, "content-length: 14", "cache-control: no-store"]
+            .iter()
+            .all(|wanted| head.iter().any(|line| line.starts_with(wanted)));
+        let text = std::fs::read_to_string(&got)?;
+        ensure!(met == status && has_fields && text == GONE, "{arguments:?} {path}: {head:?} {text:.100}");
+        Ok(())
+    };
+    let long = format!("--data={}", "x".repeat(1001));
+    for version in ["--http1.1", "--http2"] {
+        meets(&[version], "staff", "401", "www-authenticate: Basic")?;
+        meets(&[version, &long], "1k", "413", "content-type: text/html")?;
+        meets(&[version], "silent", "504", "content-type: text/html")?;
+    }
+    let head = head_and_body(&topology, &certificate, &got, &[], "1k")?;
+    ensure!(head[0].contains("200"), "within every limit: {head:?}");
+    for version in ["--http1.1", "--http2"] {
+        meets(&[version], "1k", "429", "retry-after: ")?;
+    }
     hairpin.process().check()
 }
 

@@ -55,7 +55,7 @@ fn browses() -> Result<()> {
 }
 
 /// A route to a group with the server of WebSockets.
-pub(super) fn sockets(port: u16) -> String {
+pub(crate) fn sockets(port: u16) -> String {
     let backend = end(server_address(Family::V4, 4), port);
     format!(
         "[[service.route]]\npath = \"/socket\"\ngroup = \"sockets\"\n\
