@@ -13,6 +13,7 @@ mod wire;
 use hairpin_core::frame::{Arrival, Batch, Checksum, Egress, Frame, FrameIo};
 use hairpin_linux::device::{self, Family, Interface};
 use hairpin_linux::tap::{QUEUE_PACKETS_DEFAULT, Tap, TapIo};
+use std::io::ErrorKind;
 use std::os::fd::AsFd;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -49,7 +50,7 @@ fn a_device_is_set_up_kept_taken_over_and_removed() {
         let start = Instant::now();
         let again = loop {
             match Tap::create("tap-0", 99) {
-                Err(e) if e.raw_os_error() == Some(libc::EBUSY) && start.elapsed() < Duration::from_secs(10) => {}
+                Err(e) if e.kind() == ErrorKind::ResourceBusy && start.elapsed() < Duration::from_secs(10) => {}
                 tap => break tap.unwrap(),
             }
         };
