@@ -223,7 +223,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     pub(super) fn remember_half_open(&mut self, position: Position) {
         let connection = self.slab.at(position);
         if connection.flags.has(Flags::DIRECT) {
-            // It may be in the other list.
+            // Only such a connection is ever in `yielding`, and may change from one list to the other.
             let is_established = connection.state.is_established();
             self.forget_half_open(position);
             if is_established {
@@ -403,14 +403,11 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     /// packet until it is over. What is kept of it after that does not count.
     pub(super) fn count(&mut self, position: Position, there: bool) {
         let number = self.backend_number(position);
-        let connection = self.slab.at_mut(position);
+        let connection = self.slab.at(position);
         if connection.state == State::Pass || connection.flags.has(Flags::COUNTED) == there {
             return;
         }
-        if !self.snapshot.services[usize::from(connection.service)].limits.is_empty() {
-            let (service, address) = (connection.service, connection.client.address);
-            self.count_for_limits(service, &address, there);
-        }
+        self.count_for_limits(position, there);
         let connection = self.slab.at_mut(position);
         let statistics = &mut self.statistics;
         let open = [&mut statistics.open_now, &mut statistics.backends[number].open_now];

@@ -6,7 +6,7 @@ use crate::flow::{Address, FlowKey};
 use crate::l4::connection::Flags;
 use crate::limit::{self, Limit, Limited, Limiting};
 use crate::offload::OffloadPolicy;
-use crate::table::Table;
+use crate::table::{Position, Table};
 use crate::time::Time;
 
 impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
@@ -28,8 +28,9 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     }
 
     /// A connection is there, or is over.
-    pub(super) fn count_for_limits(&self, service: u16, address: &Address, there: bool) {
-        let limits = self.limits_of(service);
+    pub(super) fn count_for_limits(&self, position: Position, there: bool) {
+        let connection = self.slab.at(position);
+        let (limits, address) = (self.limits_of(connection.service), &connection.client.address);
         match there {
             true => limit::hold(limits, &self.limits, address),
             false => limit::release(limits, &self.limits, address),

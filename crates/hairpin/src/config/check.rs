@@ -8,7 +8,7 @@ use hairpin_core::l7::config::Action;
 use hairpin_diagnostics::At;
 use hairpin_diagnostics::Sink;
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 /// Checks every service by itself and beside the others. `is_tracked`: whether connections are.
 pub(super) fn services(sink: &Sink<'_>, drafts: &[ServiceDraft], pool: &At<Pool>, is_tracked: bool) {
@@ -41,19 +41,20 @@ pub(super) fn services(sink: &Sink<'_>, drafts: &[ServiceDraft], pool: &At<Pool>
     }
 }
 
-/// Hairpin's own listeners, each with its name: a service must not have the address of one of them, whose clients it would get.
+/// Refuses a TCP service at the address of a listener of Hairpin's own (`own`: its name and address), whose clients it would get.
 pub(super) fn own_listeners(sink: &Sink<'_>, drafts: &[ServiceDraft], own: [(&str, Option<SocketAddr>); 2]) {
-    for draft in drafts.iter().filter(|draft| !draft.service.kind.is_group() && draft.service.protocol == Protocol::Tcp)
-    {
+    let is_tcp = |service: &Service| !service.kind.is_group() && service.protocol == Protocol::Tcp;
+    for draft in drafts.iter().filter(|draft| is_tcp(&draft.service)) {
         let Endpoint { address, port } = draft.service.endpoint;
-        let listens = SocketAddr::new(address.into(), port);
-        if let Some((name, _)) = own.iter().find(|(_, own)| *own == Some(listens)) {
-            let what = format!("service \"{}\" listens on {listens}, the address of {name}", draft.service.name);
-            sink.error(
-                &draft.listen,
-                what,
-                "no client would reach that one: give one of the two another address or port",
+        let address = IpAddr::from(address);
+        let is_same = |own: SocketAddr| (own.ip().to_canonical(), own.port()) == (address, port);
+        if let Some((name, _)) = own.iter().find(|(_, own)| own.is_some_and(is_same)) {
+            let what = format!(
+                "service \"{}\" listens on {}, the address of {name}",
+                draft.service.name, draft.service.endpoint
             );
+            let remedy = "the service would get its clients: give one of the two another address or port";
+            sink.error(&draft.listen, what, remedy);
         }
     }
 }

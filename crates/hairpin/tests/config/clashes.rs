@@ -22,11 +22,12 @@ fn services_do_not_clash_with_what_hairpin_serves_itself() {
     let api = "[api]\nlisten = \"192.0.2.1:80\"\ncertificate = \"/a.pem\"\nclient_roots = \"/ca.pem\"\n";
     let complaint = |what| {
         format!(
-            "3:10: error: service \"192.0.2.1:80/tcp\" listens on 192.0.2.1:80, the address of `listen` of {what}; no client \
-             would reach that one: give one of the two another address or port"
+            "3:10: error: service \"192.0.2.1:80/tcp\" listens on 192.0.2.1:80, the address of `listen` of {what}; the \
+             service would get its clients: give one of the two another address or port"
         )
     };
     refuses(&(GOOD.to_string() + api), &complaint("[api]"));
+    refuses(&(GOOD.to_string() + &api.replace("192.0.2.1", "[::ffff:192.0.2.1]")), &complaint("[api]"));
     // That metrics are not served at a loopback address is said as well.
     let problems = said(&(GOOD.to_string() + "[metrics]\nlisten = \"192.0.2.1:80\"\n"));
     assert_eq!(problems[0], format!("t.toml:{}", complaint("[metrics]")));

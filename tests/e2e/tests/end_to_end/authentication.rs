@@ -109,7 +109,7 @@ fn basic() -> Result<()> {
     hairpin.process().check()
 }
 
-/// The port of nginx, which lets clients with a cookie pass, tells others where to go, and has no good word for some.
+/// The port of nginx, which lets WebSockets, gRPC and clients with a cookie pass, tells others where to go, and has no good word for some.
 const GATE_PORT: u16 = 8077;
 const RECORDER_PORT: u16 = 8090;
 
@@ -120,8 +120,8 @@ fn gate(topology: &Topology) -> Result<Process> {
     let text = format!(
         "daemon off;\nuser root;\npid {0}/pid;\nerror_log {0}/error.log warn;\nevents {{ }}\nhttp {{\n  access_log off;\n  \
          server {{\n    listen {GATE_PORT};\n    location = /check {{\n      if ($http_x_key = wrong) {{ return 401 \
-         \"go away\"; }}\n      if ($http_x_forwarded_uri ~ ^/(socket|shop)) {{ return 204; }}\n      if ($http_cookie !~ \"session=good\") {{ return 302 \
-         \"https://login.test/?to=$http_x_forwarded_uri\"; }}\n      add_header X-User \"ann by $http_x_forwarded_method of \
+         \"go away\"; }}\n      if ($http_x_forwarded_uri ~ ^/(socket|shop)) {{ return 204; }}\n      \
+         if ($http_cookie !~ \"session=good\") {{ return 302 \"https://login.test/?to=$http_x_forwarded_uri\"; }}\n      add_header X-User \"ann by $http_x_forwarded_method of \
          $http_x_forwarded_uri\";\n      add_header X-Secret none;\n      return 204;\n    }}\n  }}\n}}\n",
         directory.display()
     );
@@ -192,7 +192,7 @@ const PLAIN_PASSWORD: &str = "sesame";
 /// The credentials of ann with it.
 const ANN: &str = "Basic YW5uOnNlc2FtZQ==";
 
-/// Each has its user and password checked, and then a server asked, which has the last word.
+/// Of each stream the user's password is checked, and then a server is asked; without that server none passes.
 fn streams() -> Result<()> {
     for what in ["websockets", "grpc"] {
         if let Some(why) = missing(what) {

@@ -128,7 +128,7 @@ fn cors() -> Result<()> {
     hairpin.process().check()
 }
 
-/// The fields of each stay beside the page.
+/// Each refusal has the page for its body, and keeps its own fields.
 fn pages_of_refusals() -> Result<()> {
     let topology = Topology::create(TopologyOptions::default())?;
     let _servers = Servers::start(&topology)?;
